@@ -1,0 +1,16 @@
+//! The vocabulary of Partywall and everything that decides.
+//!
+//! Nothing here does I/O, reads a clock, starts a thread or draws a random number: time and events come in as
+//! arguments, actions go out as values. The simulator, the node daemon and the shim run the same code.
+
+pub mod catalogue;
+pub mod config;
+pub mod copy_scheduler;
+pub mod diagnostic;
+pub mod gpu;
+pub mod measure;
+pub mod memory_ledger;
+pub mod sm_arbiter;
+pub mod tenant;
+pub mod units;
+pub mod wall;

@@ -1,0 +1,97 @@
+//! Tenants and what they were promised.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Nanos, SmCount};
+
+/// What a tenant cares about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// Keeps the tail latency that it has alone on the GPU.
+    LatencySensitive,
+    /// Takes everything that is left.
+    BestEffort,
+}
+
+impl Class {
+    /// The two letters the reports use: LS, BE.
+    pub const fn short(self) -> &'static str {
+        match self {
+            Self::LatencySensitive => "LS",
+            Self::BestEffort => "BE",
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::LatencySensitive => "latency-sensitive",
+            Self::BestEffort => "best-effort",
+        })
+    }
+}
+
+/// Index of a tenant in its node's or scenario's list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct TenantId(pub u32);
+
+impl TenantId {
+    /// As a list index.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for TenantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tenant {}", self.0)
+    }
+}
+
+/// How much of a GPU's SMs a tenant may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Share {
+    /// A number of SMs.
+    Sms(SmCount),
+    /// A percentage of the SMs, rounded down as MPS does.
+    Percent(u8),
+}
+
+impl Share {
+    /// The SMs this is on a GPU of `whole` SMs; never more than it has, at least one.
+    pub fn of(self, whole: SmCount) -> SmCount {
+        let sms = match self {
+            Self::Sms(SmCount(sms)) => sms,
+            Self::Percent(percent) => whole.0 * u32::from(percent) / 100,
+        };
+        SmCount(sms.clamp(1, whole.0.max(1)))
+    }
+}
+
+/// What a tenant was promised about its requests.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Slo {
+    /// 99 of 100 requests complete within this time of their arrival.
+    pub p99: Option<Nanos>,
+    /// Largest allowed slowdown: co-run p99 over solo p99 of service time, a fraction of at least 1.
+    pub slowdown: Option<f64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_round_as_mps_does() {
+        let whole = SmCount(132);
+        let shares = [Share::Percent(50), Share::Percent(6), Share::Percent(0), Share::Sms(SmCount(999))];
+        assert_eq!(shares.map(|share| share.of(whole).0), [66, 7, 1, 132]);
+    }
+}
