@@ -1,0 +1,172 @@
+//! How fast kernels run beside each other: from what each asks for and what there is, to a rate for each.
+//!
+//! Three things are shared. **SMs** of one pool: a kernel can use those that others leave, and at least its
+//! proportional part; where its blocks sit on SMs that others also use, it is slowed further. **Latency of the memory
+//! system**: every access queues behind the others' traffic, so a kernel that uses little bandwidth itself still
+//! slows down; this grows with the others' load towards saturation. **Bandwidth**: what all ask for together cannot
+//! exceed what there is.
+//!
+//! A kernel's time is its launch part plus its work. The launch part (fetching code and parameters, ordering at
+//! kernel ends) sees the load of the whole chip even where a wall isolates the data: a software MIG was measured to
+//! leave 5 to 6 us on each launch beside a saturated other side, while data was untouched.
+
+use crate::kernel::{Chip, Kernel, smooth};
+use crate::params::Params;
+
+/// A kernel that runs now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    /// Which kernel.
+    pub(crate) kernel: Kernel,
+    /// The denominator of its [`crate::kernel::stretch`], which only depends on kernel and GPU: roots are what this
+    /// module spends its time on, so they are drawn once per kernel.
+    pub(crate) unstretched: f64,
+    /// SMs it may use at most.
+    pub(crate) cap: f64,
+    /// SMs it draws on now if nobody else did, at most `cap`.
+    pub(crate) drawn: f64,
+    /// Cost per launch that the wall adds, ns.
+    pub(crate) wall_ns: f64,
+    /// Which part of the memory system its data is in.
+    pub(crate) memory: usize,
+    /// Whether its VRAM accesses are marked evict-first.
+    pub(crate) evict_first: bool,
+}
+
+/// How the memory system is cut.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct MemoryCut {
+    /// Fraction of the bandwidth that each part has.
+    pub(crate) share: f64,
+    /// Whether launches stay within the part (hardware partitions) or see the whole chip's load.
+    pub(crate) launches_inside: bool,
+    /// Whether L2 capacity leaks between the parts.
+    pub(crate) l2_leaks: bool,
+}
+
+/// What slows work and launches at the present clock, as factors of at least 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ClockFactors {
+    pub(crate) launch: f64,
+    pub(crate) math: f64,
+    pub(crate) memory: f64,
+}
+
+impl ClockFactors {
+    /// At `clock`, a fraction of the highest. Estimates: math follows the SM clock; memory-bound work runs on the
+    /// memory's clock and feels a third of it, launches half.
+    pub(crate) fn at(clock: f64) -> Self {
+        let slower = 1.0 / clock - 1.0;
+        Self { launch: 1.0 + slower / 2.0, math: 1.0 + slower, memory: 1.0 + slower / 3.0 }
+    }
+}
+
+/// The rates of kernels that run together, in kernels per nanosecond.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Contention {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    launch_ns: f64,
+    work_ns: f64,
+    traffic: f64,
+}
+
+impl Contention {
+    /// Fills `rates` with one rate per element of `loads`.
+    pub(crate) fn rates(
+        &mut self,
+        loads: &[Load],
+        cut: MemoryCut,
+        chip: &Chip,
+        clock: ClockFactors,
+        params: &Params,
+        rates: &mut Vec<f64>,
+    ) {
+        rates.clear();
+        self.parts.clear();
+        let drawn: f64 = loads.iter().map(|load| load.drawn).sum();
+        for load in loads {
+            let part = alone(load, drawn - load.drawn, chip, clock, params);
+            self.parts.push(part);
+        }
+        let whole: f64 = self.parts.iter().map(|part| part.traffic).sum();
+        let bandwidth = chip.bandwidth * cut.share;
+        for (load, part) in loads.iter().zip(&self.parts) {
+            let inside = if cut.share < 1.0 { self.traffic_of(loads, load.memory) } else { whole };
+            let others = ((inside - part.traffic) / bandwidth).clamp(0.0, 1.0);
+            let chip_wide = if cut.launches_inside || cut.share >= 1.0 {
+                others
+            } else {
+                ((whole - part.traffic) / chip.bandwidth).clamp(0.0, 1.0)
+            };
+            let kernel = &load.kernel;
+            let mut slowdown = 1.0 + kernel.sensitivity * queueing(others, params);
+            if cut.l2_leaks {
+                let foreign = foreign_traffic(loads, &self.parts, load.memory);
+                slowdown += kernel.sensitivity * l2_leak(foreign);
+            }
+            // Beyond saturation each gets its part of the bandwidth, and feels it as far as it uses bandwidth.
+            let excess = (inside / bandwidth - 1.0).max(0.0) * (kernel.traffic / bandwidth).min(1.0);
+            let launch = part.launch_ns * (1.0 + queueing(chip_wide, params));
+            rates.push(1.0 / (launch + part.work_ns * slowdown.max(1.0 + excess)));
+        }
+    }
+
+    fn traffic_of(&self, loads: &[Load], memory: usize) -> f64 {
+        loads
+            .iter()
+            .zip(&self.parts)
+            .filter(|(load, _)| load.memory == memory)
+            .map(|(_, part)| part.traffic)
+            .sum()
+    }
+}
+
+/// What a kernel takes with the SMs that the others leave it, and how much it then asks of the memory.
+fn alone(load: &Load, others_drawn: f64, chip: &Chip, clock: ClockFactors, params: &Params) -> Part {
+    let kernel = &load.kernel;
+    // What it gets of the SMs that it draws on. In the tail of a kernel that is less than its cap, and as long as the
+    // others leave that much, blocks that are placed run on as if alone.
+    let proportional = chip.sms * load.drawn / (load.drawn + others_drawn);
+    let got = ((chip.sms - others_drawn).max(proportional) / load.drawn).min(1.0);
+    let available = load.cap * got;
+    // The part of its SMs that others use as well.
+    let shared = ((load.drawn + others_drawn - chip.sms) / load.drawn).clamp(0.0, 1.0);
+    let clocked = if kernel.math { clock.math } else { clock.memory };
+    let work_ns = kernel.work_ns
+        * (smooth(kernel.width / available) / load.unstretched)
+        * (1.0 + params.sm_sharing * shared)
+        * clocked;
+    let launch_ns = (kernel.launch_ns + load.wall_ns) * clock.launch;
+    Part { launch_ns, work_ns, traffic: kernel.traffic * kernel.work_ns / (launch_ns + work_ns) }
+}
+
+fn queueing(load: f64, params: &Params) -> f64 {
+    params.queue_gain * load / (1.0 - params.queue_knee * load)
+}
+
+fn foreign_traffic(loads: &[Load], parts: &[Part], memory: usize) -> f64 {
+    loads
+        .iter()
+        .zip(parts)
+        .filter(|(load, _)| load.memory != memory && !load.evict_first)
+        .map(|(_, part)| part.traffic)
+        .sum()
+}
+
+/// Slowdown of memory-bound work by default-priority traffic on the other side, in GB/s: L2 capacity leaks where
+/// bandwidth does not. Straight lines through the measured points: 1.09 at 300, 1.26 at 2 200 (H200, 32 threads per
+/// SM); evict-first traffic leaks nothing at any rate.
+fn l2_leak(foreign: f64) -> f64 {
+    if foreign < 300.0 {
+        0.09 * foreign / 300.0
+    } else {
+        (0.09 + 0.17 * (foreign - 300.0) / 1900.0).min(0.26)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,387 @@
+//! What a wall does to the tenants of a GPU: who may use how many SMs, who waits for whom, who shares memory with
+//! whom, who dies with whom.
+
+use partywall_core::gpu::Gpu;
+use partywall_core::sm_arbiter::{self, Follow, Seat, SmArbiter};
+use partywall_core::tenant::{Class, Share, TenantId};
+use partywall_core::units::{Nanos, SmCount};
+use partywall_core::wall::Wall;
+
+use crate::contention::MemoryCut;
+use crate::kernel::Program;
+
+/// What a layout needs to know of a tenant.
+#[derive(Debug, Clone, Copy)]
+pub struct Member {
+    /// What it cares about.
+    pub class: Class,
+    /// SMs it asked for; otherwise the wall's default applies.
+    pub share: Option<Share>,
+    /// Its longest kernel alone.
+    pub longest_kernel: Nanos,
+    /// One request alone.
+    pub solo: Nanos,
+}
+
+impl Member {
+    /// A tenant that runs `program`.
+    pub fn of(class: Class, program: &Program, share: Option<Share>) -> Self {
+        Self { class, share, longest_kernel: program.longest_kernel(), solo: program.solo() }
+    }
+}
+
+/// How waiting kernels get SMs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dispatch {
+    /// In the order in which they became ready, beside each other as far as there is room.
+    Concurrent,
+    /// The same, but latency-sensitive tenants first, and as soon as blocks of others end.
+    Priority,
+    /// One tenant at a time, in turn.
+    Sliced,
+}
+
+/// A tenant's place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Place {
+    /// SMs at most.
+    pub(crate) cap: f64,
+    /// Part of the memory system.
+    pub(crate) memory: usize,
+    /// Tenants of one domain die of each other's faults.
+    pub(crate) fault_domain: usize,
+}
+
+/// What a wall makes of a GPU and its tenants.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    pub(crate) dispatch: Dispatch,
+    pub(crate) places: Vec<Place>,
+    pub(crate) memory: MemoryCut,
+    /// Whether tenants are MPS clients, which costs each launch something.
+    pub(crate) mps: bool,
+    /// The arbiter that moves SMs, where the wall has one.
+    pub(crate) arbiter: Option<sm_arbiter::Config>,
+    /// What each tenant got, for people: `64 SMs`, `4g.71gb`.
+    pub described: Vec<String>,
+}
+
+/// Why a wall cannot be built on a GPU for these tenants.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// The part cannot do it.
+    #[error("`{wall}` does not exist on {gpu}: {why}")]
+    Unavailable {
+        /// Which wall.
+        wall: Wall,
+        /// The GPU's name.
+        gpu: String,
+        /// What is missing.
+        why: &'static str,
+    },
+    /// Too many tenants for it.
+    #[error("`{wall}` on {gpu} takes at most {most} tenants; there are {given}")]
+    TooMany {
+        /// Which wall.
+        wall: Wall,
+        /// The GPU's name.
+        gpu: String,
+        /// The most it takes.
+        most: usize,
+        /// How many there are.
+        given: usize,
+    },
+    /// Exclusive shares beyond the whole.
+    #[error("the shares of `{wall}` add up to {sum} SMs in its steps; {gpu} has {usable} to give")]
+    Oversubscribed {
+        /// Which wall.
+        wall: Wall,
+        /// The GPU's name.
+        gpu: String,
+        /// What the shares need.
+        sum: u32,
+        /// What there is.
+        usable: u32,
+    },
+    /// The arbiter refused.
+    #[error("`partywall` cannot lay out these tenants: {0}")]
+    Arbiter(#[from] sm_arbiter::ConfigError),
+}
+
+/// How long LS must be idle before BE gets its SMs, under `partywall`. Short, because what a request may wait for lent
+/// SMs is bounded by [`LEND_FRACTION`] already: 500 us kept a tenth less for BE at the same tail (simulated demo).
+pub const RELEASE_AFTER: Nanos = Nanos::from_micros(50);
+
+/// Longest BE kernel beside which LS SMs are lent, under `partywall`, as a fraction of the shortest LS request alone:
+/// what a request may have to wait for SMs that were lent.
+pub const LEND_FRACTION: f64 = 0.25;
+
+/// SMs that BE keeps while LS is active, under `partywall`, as a fraction of the GPU: beside best-effort tenants on
+/// 6 % of the SMs networks were measured to lose 4 to 9 %, on 12 % about 15 %.
+const SQUEEZED_FRACTION: f64 = 0.06;
+
+impl Layout {
+    /// Builds `wall` on `gpu` for `members`; `exclusive` is laid out like `mps` without its costs, for one tenant at
+    /// a time.
+    ///
+    /// # Errors
+    /// The part lacks the mechanism, or the tenants do not fit.
+    pub fn new(wall: Wall, gpu: &Gpu, members: &[Member]) -> Result<Self, LayoutError> {
+        let whole = gpu.sms.value;
+        let builder = Builder { wall, gpu, members };
+        match wall {
+            Wall::Exclusive => Ok(builder.shared(Dispatch::Concurrent, false)),
+            Wall::StreamPriority => Ok(builder.shared(Dispatch::Priority, false)),
+            Wall::TimeSlicing => Ok(builder.shared(Dispatch::Sliced, false)),
+            Wall::Mps => Ok(builder.shared(Dispatch::Concurrent, true)),
+            Wall::MpsPercentage => Ok(builder.percentages()),
+            Wall::MpsStatic => builder.disjoint(gpu.green_context_step.value, mps_static_usable(whole)),
+            Wall::GreenContexts => builder.disjoint(gpu.green_context_step.value, whole),
+            Wall::Mig => builder.mig(),
+            Wall::Sides => builder.sides(),
+            Wall::Partywall => builder.partywall(),
+        }
+    }
+}
+
+impl Layout {
+    /// The place of one tenant, with nobody else there: for what its part of the wall costs without neighbours. A
+    /// tenant under an arbiter keeps what it would have at first.
+    #[must_use]
+    pub fn only(&self, tenant: usize) -> Self {
+        let mut place = self.places[tenant];
+        if let Some(config) = &self.arbiter
+            && let Ok(arbiter) = SmArbiter::new(config)
+            && let Some(sms) = arbiter.sms(TenantId(tenant as u32))
+        {
+            place.cap = f64::from(sms.count);
+        }
+        Self {
+            places: vec![place],
+            arbiter: None,
+            described: vec![self.described[tenant].clone()],
+            ..self.clone()
+        }
+    }
+}
+
+/// SMs that static partitions can hand out: 15 chunks of 8 of an H200's 132 (published listings); others keep a
+/// tenth back likewise.
+fn mps_static_usable(whole: u32) -> u32 {
+    whole * 10 / 11
+}
+
+struct Builder<'a> {
+    wall: Wall,
+    gpu: &'a Gpu,
+    members: &'a [Member],
+}
+
+impl Builder<'_> {
+    fn unavailable(&self, why: &'static str) -> LayoutError {
+        LayoutError::Unavailable { wall: self.wall, gpu: self.gpu.name.clone(), why }
+    }
+
+    fn too_many(&self, most: usize) -> LayoutError {
+        LayoutError::TooMany { wall: self.wall, gpu: self.gpu.name.clone(), most, given: self.members.len() }
+    }
+
+    /// Fault domains by the wall's own word: one each where faults are contained, else one for all.
+    fn domain(&self, tenant: usize) -> usize {
+        if self.wall.fault_contained() { tenant } else { 0 }
+    }
+
+    fn with_caps(&self, dispatch: Dispatch, mps: bool, caps: &[u32]) -> Layout {
+        let places = caps.iter().enumerate().map(|(tenant, &cap)| Place {
+            cap: f64::from(cap),
+            memory: 0,
+            fault_domain: self.domain(tenant),
+        });
+        Layout {
+            dispatch,
+            places: places.collect(),
+            memory: MemoryCut { share: 1.0, launches_inside: false, l2_leaks: false },
+            mps,
+            arbiter: None,
+            described: caps.iter().map(|cap| format!("{cap} SMs")).collect(),
+        }
+    }
+
+    fn shared(&self, dispatch: Dispatch, mps: bool) -> Layout {
+        self.with_caps(dispatch, mps, &vec![self.gpu.sms.value; self.members.len()])
+    }
+
+    /// Equal percentages unless asked otherwise; they cap and do not reserve, so they may add up to more than 100.
+    fn percentages(&self) -> Layout {
+        let equal = Share::Percent((100 / self.members.len().max(1)).max(1) as u8);
+        let caps: Vec<u32> = self
+            .members
+            .iter()
+            .map(|member| member.share.unwrap_or(equal).of(SmCount(self.gpu.sms.value)).0)
+            .collect();
+        self.with_caps(Dispatch::Concurrent, true, &caps)
+    }
+
+    /// SM sets that exclude each other, in steps: what was asked for is rounded down, so that halves fit. What does not
+    /// divide goes to the last tenant that did not ask.
+    fn disjoint(&self, step: u32, usable: u32) -> Result<Layout, LayoutError> {
+        let caps = self.split(step.max(1), usable)?;
+        Ok(self.with_caps(Dispatch::Concurrent, true, &caps))
+    }
+
+    fn split(&self, step: u32, usable: u32) -> Result<Vec<u32>, LayoutError> {
+        let whole = SmCount(self.gpu.sms.value);
+        let asked: Vec<Option<u32>> = self
+            .members
+            .iter()
+            .map(|member| member.share.map(|share| (share.of(whole).0 / step * step).max(step)))
+            .collect();
+        let taken: u32 = asked.iter().flatten().sum();
+        let silent = asked.iter().filter(|share| share.is_none()).count() as u32;
+        let left = usable.saturating_sub(taken);
+        let each = left.checked_div(silent).map_or(0, |each| each / step * step);
+        if taken > usable || (silent > 0 && each == 0) {
+            let sum = taken + silent * step;
+            return Err(LayoutError::Oversubscribed {
+                wall: self.wall,
+                gpu: self.gpu.name.clone(),
+                sum,
+                usable,
+            });
+        }
+        let mut caps: Vec<u32> = asked.iter().map(|share| share.unwrap_or(each)).collect();
+        if self.wall == Wall::GreenContexts
+            && let Some(last) = asked.iter().rposition(Option::is_none)
+        {
+            caps[last] += left - each * silent;
+        }
+        Ok(caps)
+    }
+
+    /// Instances of one profile for all, then larger ones for tenants from the first on, as far as they fit.
+    fn mig(&self) -> Result<Layout, LayoutError> {
+        let mig = self.gpu.mig.as_ref().ok_or_else(|| self.unavailable("the part has no MIG"))?;
+        let mut profiles: Vec<_> =
+            mig.profiles.iter().filter(|profile| !profile.name.contains('+')).collect();
+        profiles.sort_by_key(|profile| (profile.sms.value, profile.memory_slices));
+        let count = self.members.len();
+        let most = profiles.iter().map(|profile| profile.instances as usize).max().unwrap_or(0);
+        let fits = |chosen: &[usize]| {
+            let names: Vec<&str> = chosen.iter().map(|&index| profiles[index].name.as_str()).collect();
+            mig.place(&names).is_ok()
+        };
+        let equal = (0..profiles.len()).rev().find(|&index| fits(&vec![index; count]));
+        let mut chosen = vec![equal.ok_or_else(|| self.too_many(most))?; count];
+        // Latency-sensitive tenants first.
+        let mut order: Vec<usize> = (0..count).collect();
+        order.sort_by_key(|&tenant| self.members[tenant].class);
+        for tenant in order {
+            while chosen[tenant] + 1 < profiles.len() {
+                chosen[tenant] += 1;
+                if !fits(&chosen) {
+                    chosen[tenant] -= 1;
+                    break;
+                }
+            }
+        }
+        let caps: Vec<u32> = chosen.iter().map(|&index| profiles[index].sms.value).collect();
+        let mut layout = self.with_caps(Dispatch::Concurrent, false, &caps);
+        // Parts differ in size; the model cuts memory into equal ones, so it takes the smallest.
+        let slices = chosen.iter().map(|&index| profiles[index].memory_slices).min().unwrap_or(1);
+        layout.memory = MemoryCut {
+            share: f64::from(slices) / f64::from(mig.memory_slices),
+            launches_inside: true,
+            l2_leaks: false,
+        };
+        for (tenant, place) in layout.places.iter_mut().enumerate() {
+            place.memory = tenant;
+        }
+        layout.described = chosen.iter().map(|&index| profiles[index].name.clone()).collect();
+        Ok(layout)
+    }
+
+    /// Latency-sensitive tenants on side 0, best-effort ones on side 1; where all are of one class they alternate.
+    /// The tenants of a side split its SMs equally.
+    fn sides(&self) -> Result<Layout, LayoutError> {
+        let sides = self.gpu.sides.value as usize;
+        if sides < 2 {
+            return Err(self.unavailable("its L2 and memory are one part"));
+        }
+        let mixed = self.members.iter().any(|m| m.class == Class::BestEffort)
+            && self.members.iter().any(|m| m.class == Class::LatencySensitive);
+        let side_of = |tenant: usize| match (mixed, self.members[tenant].class) {
+            (true, Class::LatencySensitive) => 0,
+            (true, Class::BestEffort) => 1,
+            (false, _) => tenant % sides,
+        };
+        let on = |side: usize| (0..self.members.len()).filter(|&tenant| side_of(tenant) == side).count();
+        let per_side = self.gpu.sms.value / sides as u32;
+        // 2-SM groups can be taken from either side; see the Green Context facts.
+        let caps: Vec<u32> = (0..self.members.len())
+            .map(|tenant| per_side / on(side_of(tenant)).max(1) as u32 / 2 * 2)
+            .collect();
+        if caps.contains(&0) {
+            return Err(self.too_many(per_side as usize / 2 * sides));
+        }
+        let mut layout = self.with_caps(Dispatch::Concurrent, true, &caps);
+        layout.memory = MemoryCut { share: 1.0 / sides as f64, launches_inside: false, l2_leaks: true };
+        for (tenant, place) in layout.places.iter_mut().enumerate() {
+            place.memory = side_of(tenant);
+            layout.described[tenant] = format!("{} SMs of side {}", caps[tenant], place.memory);
+        }
+        Ok(layout)
+    }
+
+    /// Floors for the latency-sensitive tenants, everything else under the arbiter.
+    fn partywall(&self) -> Result<Layout, LayoutError> {
+        let whole = self.gpu.sms.value;
+        let step = 2;
+        let sensitive = self.members.iter().filter(|member| member.class == Class::LatencySensitive).count();
+        let best_effort = self.members.len() - sensitive;
+        let be_min =
+            if best_effort == 0 { 0 } else { ((f64::from(whole) * SQUEEZED_FRACTION) as u32).max(step) };
+        let be_min = be_min.next_multiple_of(step * best_effort.max(1) as u32);
+        let of_class = |class: Class| self.members.iter().filter(move |member| member.class == class);
+        let shortest = of_class(Class::LatencySensitive).map(|member| member.solo).min().unwrap_or_default();
+        let lend_limit = Nanos((shortest.0 as f64 * LEND_FRACTION) as u64);
+        // Beside longer kernels SMs cannot be lent, so what the floors do not take is all that BE will ever get.
+        let lendable = of_class(Class::BestEffort).all(|member| member.longest_kernel <= lend_limit);
+        let floors = if lendable || best_effort == 0 { whole.saturating_sub(be_min) } else { whole * 3 / 4 };
+        let floor = floors / sensitive.max(1) as u32 / step * step;
+        let floor_of =
+            |member: &Member| member.share.map_or(SmCount(floor), |share| share.of(SmCount(whole)));
+        let seats = self.members.iter().enumerate().map(|(index, member)| {
+            let tenant = TenantId(index as u32);
+            match member.class {
+                Class::LatencySensitive => Seat::LatencySensitive { tenant, floor: floor_of(member) },
+                Class::BestEffort => Seat::BestEffort { tenant },
+            }
+        });
+        let config = sm_arbiter::Config {
+            whole: SmCount(whole),
+            step: SmCount(step),
+            policy: sm_arbiter::Policy::Follow(Follow {
+                be_min: SmCount(be_min),
+                ls_reserve: SmCount(0),
+                release_after: RELEASE_AFTER,
+                lend_limit,
+            }),
+            seats: seats.collect(),
+        };
+        sm_arbiter::SmArbiter::new(&config)?;
+        let mut layout = self.shared(Dispatch::Concurrent, true);
+        layout.described = self
+            .members
+            .iter()
+            .map(|member| match member.class {
+                Class::LatencySensitive => floor_of(member).to_string(),
+                Class::BestEffort => format!("{be_min} SMs while LS is active"),
+            })
+            .collect();
+        layout.arbiter = Some(config);
+        Ok(layout)
+    }
+}
+
+#[cfg(test)]
+mod tests;

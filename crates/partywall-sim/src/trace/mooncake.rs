@@ -1,0 +1,75 @@
+//! Mooncake's traces: one JSON object per line. The block hashes of the prompts are skipped: nothing routes by them
+//! yet.
+
+use std::io::BufRead;
+
+use serde::Deserialize;
+
+use super::lines::Lines;
+use super::{Millis, Rows, TraceError, TraceRequest, json_error};
+
+const EXPECTED: &str = "a line such as {\"timestamp\": 3000, \"input_length\": 512, \"output_length\": 128}";
+
+/// One line. Fields that are not named here are skipped: they differ between the published traces.
+#[derive(Deserialize)]
+struct Row {
+    /// Since the start of the recording.
+    timestamp: Millis,
+    input_length: u32,
+    output_length: u32,
+}
+
+pub(super) fn read(file: &str, reader: &mut dyn BufRead) -> Result<Vec<TraceRequest>, TraceError> {
+    let (mut lines, mut rows) = (Lines::new(file, reader), Rows::default());
+    while let Some(line) = lines.next()? {
+        let row: Row = serde_json::from_str(line.text)
+            .map_err(|error| json_error(file, line.number, &error, EXPECTED))?;
+        rows.push(row.timestamp.0, row.input_length, row.output_length)
+            .map_err(|(problem, expected)| line.whole(problem, expected))?;
+    }
+    rows.finish(file, &format!("expected {EXPECTED}"))
+}
+
+#[cfg(test)]
+pub(super) const SAMPLE: &str = r#"{"timestamp": 500, "input_length": 4000, "output_length": 70, "hash_ids": [0, 1, 2]}
+{"timestamp": 500, "input_length": 20, "output_length": 0, "hash_ids": []}
+{"timestamp": 3501, "input_length": 131000, "output_length": 2000, "hash_ids": [0, 9]}
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::super::TraceFormat::Mooncake;
+    use super::super::{TaskLoad, tests};
+    use super::*;
+
+    #[test]
+    fn rows_become_offsets_from_the_first() {
+        let trace = tests::read(Mooncake, SAMPLE.as_bytes()).unwrap();
+        let TaskLoad::Listed(requests) = &trace.tasks[0].load else { panic!("{trace:?}") };
+        let found: Vec<_> =
+            requests.iter().map(|r| (r.at.0 / 1_000_000, r.input_tokens, r.output_tokens)).collect();
+        assert_eq!(found, [(0, 4000, 70), (0, 20, 0), (3001, 131_000, 2000)]);
+    }
+
+    #[test]
+    fn errors_point_at_the_place() {
+        let check = |text: &str, expected: &str| {
+            let message = tests::read(Mooncake, text.as_bytes()).unwrap_err();
+            assert!(message.starts_with(expected), "{message}");
+        };
+        let good = r#"{"timestamp": 9, "input_length": 1, "output_length": 1}"#;
+        check(&format!("{good}\n[1"), "t:2:2: ");
+        check(
+            &format!("{good}\n\n{{\"timestamp\": 10}}"),
+            "t:3:17: missing field `input_length`; expected a line",
+        );
+        check(&good.replace("9", "-9"), "t:1:16: invalid value: integer `-9`, expected u64; ");
+        check(&good.replace("9", "9e18"), "t:1:18: invalid type: floating point");
+        check(&good.replace("9", "9999999999999999"), "t:1:30: the time 9999999999999999 ms is later");
+        check(&good.replace("1}", "4294967296}"), "t:1:63: invalid value: integer `4294967296`");
+        check(
+            &format!("{good}\n{}", good.replace('9', "7")),
+            "t:2: the time goes back by 2ms against the row",
+        );
+    }
+}
