@@ -1,0 +1,77 @@
+//! What can go wrong, by kind: the kind decides the exit code and the hint.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A command that did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Something the user gave cannot be used; nothing was written.
+    #[error("{message}")]
+    Input {
+        /// What, where, and what would be right.
+        message: String,
+        /// What to try.
+        hint: Option<String>,
+    },
+    /// A file could not be read.
+    #[error("cannot read {path}: {error}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A file could not be written.
+    #[error("cannot write {path}: {error}", path = path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Standard output went away.
+    #[error("cannot print the result: {0}")]
+    Output(#[from] io::Error),
+    /// A mistake of this program.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl Failure {
+    /// What the user gave cannot be used.
+    pub(crate) fn input(message: impl ToString) -> Self {
+        Self::Input { message: message.to_string(), hint: None }
+    }
+
+    /// The same, with something to try.
+    pub(crate) fn input_with_hint(message: impl ToString, hint: impl ToString) -> Self {
+        Self::Input { message: message.to_string(), hint: Some(hint.to_string()) }
+    }
+
+    /// What went wrong although the input was right.
+    pub(crate) fn internal(message: impl ToString) -> Self {
+        Self::Internal(message.to_string())
+    }
+
+    /// 2 where the user can mend it in what was given, 1 elsewhere.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Input { .. } | Self::Read { .. } => 2,
+            Self::Write { .. } | Self::Output(_) | Self::Internal(_) => 1,
+        }
+    }
+
+    /// What to try.
+    pub(crate) fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Input { hint, .. } => hint.as_deref(),
+            Self::Read { .. } => Some("check the path; nothing was written"),
+            Self::Write { .. } => Some("check that the directory exists and may be written to"),
+            Self::Output(_) => None,
+            Self::Internal(_) => {
+                Some("this is a mistake in partywall; please report it with the command line")
+            }
+        }
+    }
+}

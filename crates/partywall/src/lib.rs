@@ -1,0 +1,51 @@
+//! The command line: thin; it parses, calls and prints. A library so that the reference, the man pages and the
+//! completions come from the same definitions as the program.
+
+pub mod cli;
+mod demo;
+mod error;
+mod gpus;
+mod output;
+mod progress;
+mod report;
+mod sim;
+mod speed;
+mod validation;
+
+use std::process::ExitCode;
+
+pub use demo::{RecordedDemo, recorded_demo};
+pub use validation::recorded_validations;
+
+use cli::{Cli, Command, SimCommand};
+use error::Failure;
+
+/// Runs a command and maps what went wrong to an exit code: 2 for what the user gave, 1 for everything else.
+#[expect(clippy::print_stderr, reason = "the one place where errors are printed")]
+pub fn main(cli: &Cli) -> ExitCode {
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough.
+        Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            if let Some(hint) = failure.hint() {
+                eprintln!("hint: {hint}");
+            }
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<(), Failure> {
+    match &cli.command {
+        Command::Demo(arguments) => demo::run(arguments),
+        Command::Sim { command: SimCommand::Run(arguments) } => sim::run(arguments),
+        Command::Sim { command: SimCommand::Validate(arguments) } => validation::run(arguments),
+        Command::Sim { command: SimCommand::Speed(arguments) } => speed::run(arguments),
+        Command::Gpus(arguments) => gpus::run(arguments),
+        Command::Config(arguments) => gpus::config(arguments),
+        Command::Completions { shell } => cli::completions(*shell),
+        Command::Man { directory } => cli::man(directory),
+    }
+}

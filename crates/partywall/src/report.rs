@@ -1,0 +1,274 @@
+//! What came of the experiments, for people and for programs: one set of [`Row`]s, written as JSON, as a table for the
+//! terminal and as a page that needs nothing but itself.
+//!
+//! Rows show one latency-sensitive tenant (LS) beside one best-effort tenant (BE) per section; the JSON has every
+//! tenant of every cell besides.
+
+mod cdf;
+mod html;
+mod number;
+mod strip;
+mod summary;
+mod svg;
+mod table;
+mod tradeoff;
+
+#[cfg(test)]
+mod tests;
+
+use partywall_core::units::{Nanos, SmCount};
+use partywall_core::wall::Wall;
+use partywall_sim::experiment::{CellResult, TenantResult};
+use partywall_sim::validate::WallError;
+use serde::Serialize;
+
+/// Everything a report says.
+#[derive(Debug, Clone)]
+pub(crate) struct Report {
+    /// Heading.
+    pub(crate) title: String,
+    /// Catalogue id of the GPU.
+    pub(crate) gpu_id: String,
+    /// Its name.
+    pub(crate) gpu_name: String,
+    /// SMs of the GPU.
+    pub(crate) sms: SmCount,
+    /// Whether the numbers come from the model; said wherever they appear.
+    pub(crate) simulated: bool,
+    /// Seed of everything random.
+    pub(crate) seed: u64,
+    /// What to type for the same report.
+    pub(crate) command: String,
+    /// Where the figures of the GPU and the networks come from, one line each.
+    pub(crate) sources: Vec<String>,
+    /// What was compared.
+    pub(crate) sections: Vec<Section>,
+    /// Error of the model per wall; a wall that is not here is not validated.
+    pub(crate) errors: Vec<WallError>,
+    /// The measurements behind `errors`.
+    pub(crate) errors_source: String,
+    /// Catalogue id of the GPU on which those pairs were measured: numbers of any other are not validated.
+    pub(crate) measured_on: String,
+}
+
+/// One set of tenants behind several walls.
+#[derive(Debug, Clone)]
+pub(crate) struct Section {
+    /// Short name, the `workload` of its rows.
+    pub(crate) id: String,
+    /// Heading.
+    pub(crate) title: String,
+    /// What runs and how requests come, a sentence or two.
+    pub(crate) description: String,
+    /// Index of the LS tenant whose latency is shown.
+    pub(crate) ls: usize,
+    /// Index of the BE tenant whose rate is shown.
+    pub(crate) be: Option<usize>,
+    /// Longest response of the LS tenant that meets its objective.
+    pub(crate) objective: Option<Nanos>,
+    /// Per wall, in the order to show.
+    pub(crate) cells: Vec<CellResult>,
+    /// Walls that this GPU or these tenants cannot have, and why.
+    pub(crate) unavailable: Vec<(Wall, String)>,
+}
+
+/// A line of the report, field for field what `report.json` has under `rows`. Latencies are service times; ratios are
+/// fractions; `None` is written as null and means that too few requests lie behind the value, that the load was not
+/// served, or that there is nobody whom it could be about.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Row {
+    pub(crate) workload: String,
+    pub(crate) wall: Wall,
+    pub(crate) ls_p50_ms: Option<f64>,
+    pub(crate) ls_p99_ms: Option<f64>,
+    pub(crate) slowdown_p99: Option<f64>,
+    pub(crate) slo_miss_rate: Option<f64>,
+    pub(crate) be_kept: Option<f64>,
+    pub(crate) fault_contained: bool,
+    pub(crate) saturated: bool,
+    pub(crate) validated: bool,
+}
+
+/// `report.json`: what programs agree on first, everything else behind it.
+#[derive(Serialize)]
+struct Json<'a> {
+    gpu: &'a str,
+    simulated: bool,
+    seed: u64,
+    command: &'a str,
+    sources: &'a [String],
+    rows: Vec<Row>,
+    errors: &'a [WallError],
+    errors_source: &'a str,
+    not_validated: Vec<Wall>,
+    sections: Vec<SectionJson<'a>>,
+}
+
+/// A section with every tenant of every cell.
+#[derive(Serialize)]
+struct SectionJson<'a> {
+    workload: &'a str,
+    title: &'a str,
+    description: &'a str,
+    ls: usize,
+    be: Option<usize>,
+    objective_ms: Option<f64>,
+    cells: &'a [CellResult],
+    unavailable: Vec<Unavailable<'a>>,
+}
+
+#[derive(Serialize)]
+struct Unavailable<'a> {
+    wall: Wall,
+    why: &'a str,
+}
+
+/// A cell with the row made of it and the name it has in its section.
+struct Shown<'a> {
+    cell: &'a CellResult,
+    row: Row,
+    /// The wall, and how copies were scheduled where the section has the wall twice.
+    name: String,
+    /// The LS tenant; `None` in a cell without tenants.
+    ls: Option<&'a TenantResult>,
+}
+
+impl Shown<'_> {
+    /// The name with a mark that refers to the note on walls without measurements.
+    fn marked(&self) -> String {
+        if self.row.validated { self.name.clone() } else { format!("{} †", self.name) }
+    }
+
+    /// The name with "not validated" in words.
+    fn in_words(&self) -> String {
+        if self.row.validated { self.name.clone() } else { format!("{} (not validated)", self.name) }
+    }
+
+    /// What a reader must know about the numbers: saturation with the rate completed, no validation.
+    fn notes(&self) -> Vec<String> {
+        let saturated = self
+            .ls
+            .filter(|ls| ls.saturated)
+            .map(|ls| format!("saturated: completed {} {}/s", number::significant(ls.rate_per_s), ls.unit));
+        let unvalidated = (!self.row.validated).then(|| "not validated".to_owned());
+        saturated.into_iter().chain(unvalidated).collect()
+    }
+
+    /// Classes of the elements that stand for this cell in a figure.
+    fn class(&self) -> String {
+        let first_come = self.name != self.cell.wall.id() && self.cell.copies == "copy-fifo";
+        format!("w-{}{}", self.cell.wall.id(), if first_come { " fifo" } else { "" })
+    }
+}
+
+impl Report {
+    /// The rows of all sections.
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        self.sections.iter().flat_map(|section| self.shown(section)).map(|shown| shown.row).collect()
+    }
+
+    /// The report for programs: the same bytes for the same report.
+    #[expect(clippy::expect_used, reason = "only maps with keys that are no texts cannot be written")]
+    pub(crate) fn json(&self) -> String {
+        let json = Json {
+            gpu: &self.gpu_id,
+            simulated: self.simulated,
+            seed: self.seed,
+            command: &self.command,
+            sources: &self.sources,
+            rows: self.rows(),
+            errors: &self.errors,
+            errors_source: &self.errors_source,
+            not_validated: self.not_validated(),
+            sections: self.sections.iter().map(section_json).collect(),
+        };
+        let mut text =
+            serde_json::to_string_pretty(&json).expect("structs of numbers and texts have a JSON form");
+        text.push('\n');
+        text
+    }
+
+    /// The report as one file that loads nothing.
+    pub(crate) fn html(&self) -> String {
+        html::page(self)
+    }
+
+    /// The figures that tell the result in one look, as SVG files: (name, text), one per section.
+    pub(crate) fn pictures(&self) -> Vec<(String, String)> {
+        let picture = |section: &Section| {
+            let cells = self.shown(section);
+            let doubt = if cells.iter().all(|shown| shown.row.validated) { "" } else { " † not validated" };
+            let note = format!("{}, {}, seed {}.{doubt}", self.how(), self.gpu_name, self.seed);
+            (format!("{}.svg", section.id), tradeoff::tradeoff(section.id.clone(), &cells).file(&note))
+        };
+        self.sections.iter().map(picture).collect()
+    }
+
+    /// The report for a terminal of `width` columns, without colours.
+    pub(crate) fn table(&self, width: u16) -> String {
+        table::table(self, width)
+    }
+
+    /// Walls with numbers in this report that the model was not held against, in the order of [`Wall::ALL`].
+    fn not_validated(&self) -> Vec<Wall> {
+        let appears =
+            |wall: Wall| self.sections.iter().any(|section| section.cells.iter().any(|c| c.wall == wall));
+        Wall::ALL.into_iter().filter(|wall| appears(*wall) && !self.validated(*wall)).collect()
+    }
+
+    /// Measured results need no model, so nothing about them waits for validation.
+    fn validated(&self, wall: Wall) -> bool {
+        !self.simulated
+            || (self.gpu_id == self.measured_on && self.errors.iter().any(|error| error.wall == wall))
+    }
+
+    fn shown<'a>(&self, section: &'a Section) -> Vec<Shown<'a>> {
+        let twice = |wall: Wall| section.cells.iter().filter(|cell| cell.wall == wall).count() > 1;
+        let shown = |cell: &'a CellResult| Shown {
+            cell,
+            row: self.row(section, cell),
+            name: if twice(cell.wall) {
+                format!("{} {}", cell.wall, cell.copies.trim_start_matches("copy-"))
+            } else {
+                cell.wall.to_string()
+            },
+            ls: cell.tenants.get(section.ls),
+        };
+        section.cells.iter().map(shown).collect()
+    }
+
+    fn row(&self, section: &Section, cell: &CellResult) -> Row {
+        let ls = cell.tenants.get(section.ls);
+        let be_kept = match section.be {
+            // Its work is done elsewhere: nothing of it is left on this GPU.
+            Some(_) if cell.wall == Wall::Exclusive => Some(0.0),
+            Some(be) => cell.tenants.get(be).and_then(|tenant| tenant.kept),
+            None => None,
+        };
+        Row {
+            workload: section.id.clone(),
+            wall: cell.wall,
+            ls_p50_ms: ls.and_then(|tenant| tenant.service.p50_ms),
+            ls_p99_ms: ls.and_then(|tenant| tenant.service.p99_ms),
+            slowdown_p99: ls.filter(|tenant| !tenant.saturated).and_then(|tenant| tenant.slowdown_p99),
+            slo_miss_rate: ls.and_then(|tenant| tenant.slo_miss_rate),
+            be_kept,
+            fault_contained: cell.wall.fault_contained(),
+            saturated: ls.is_some_and(|tenant| tenant.saturated),
+            validated: self.validated(cell.wall),
+        }
+    }
+}
+
+fn section_json(section: &Section) -> SectionJson<'_> {
+    SectionJson {
+        workload: &section.id,
+        title: &section.title,
+        description: &section.description,
+        ls: section.ls,
+        be: section.be,
+        objective_ms: section.objective.map(Nanos::as_ms),
+        cells: &section.cells,
+        unavailable: section.unavailable.iter().map(|(wall, why)| Unavailable { wall: *wall, why }).collect(),
+    }
+}

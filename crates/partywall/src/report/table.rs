@@ -1,0 +1,117 @@
+//! The report on a terminal. Plain text; whoever wants colours has the page.
+
+use comfy_table::{
+    CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Row as TableRow, Table, TableStyle,
+    presets,
+};
+
+use super::{Report, Section, Shown, number};
+
+/// Narrower than this, the columns do not fit and lines run over.
+const NARROWEST: u16 = 80;
+
+/// A row is a line or two; lines between them would only make the table long.
+const STYLE: TableStyle = presets::UTF8_HORIZONTAL_ONLY
+    .header_separator(LineStyle::none().fill('─').junction('─'))
+    .row_separator(LineStyle::none());
+
+const HEADER: [&str; 8] = [
+    "wall",
+    "LS p50\nms",
+    "LS p99\nms",
+    "slowdown\np99",
+    "SLO\nmisses",
+    "BE\nkept",
+    "fault\ncontained",
+    "note",
+];
+
+/// The whole text, with a line break at the end.
+pub(super) fn table(report: &Report, width: u16) -> String {
+    let width = width.max(NARROWEST);
+    let mut lines = Vec::new();
+    for section in &report.sections {
+        lines.extend(self::section(report, section, width));
+        lines.push(String::new());
+    }
+    lines.extend(wrapped(&report.provenance(), width));
+    lines.extend(errors(report, width));
+    // Trailing blanks would only make copies of the text untidy.
+    lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+fn section(report: &Report, section: &Section, width: u16) -> Vec<String> {
+    let simulated = if report.simulated { " (simulated)" } else { "" };
+    let mut lines = wrapped(&format!("{}{simulated}", section.title), width);
+    let mut table = Table::new();
+    table
+        .load_style(STYLE)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(width)
+        .set_header(HEADER);
+    for column in table.column_iter_mut().skip(1).take(5) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    // Notes are sentences, which can be broken; the rest cannot.
+    for column in table.column_iter_mut().take(HEADER.len() - 1) {
+        column.set_padding((0, 1));
+        column.set_constraint(ColumnConstraint::ContentWidth);
+    }
+    for shown in report.shown(section) {
+        table.add_row(row(&shown));
+    }
+    lines.extend(table.to_string().lines().map(str::to_owned));
+    for (wall, why) in &section.unavailable {
+        lines.extend(wrapped(&format!("{wall}: not here. {why}"), width));
+    }
+    lines
+}
+
+fn row(shown: &Shown<'_>) -> TableRow {
+    let row = &shown.row;
+    TableRow::from([
+        shown.name.clone(),
+        number::or_none(row.ls_p50_ms, number::significant),
+        number::or_none(row.ls_p99_ms, number::significant),
+        number::or_none(row.slowdown_p99, number::ratio),
+        number::or_none(row.slo_miss_rate, number::fraction),
+        number::or_none(row.be_kept, number::fraction),
+        if row.fault_contained { "yes" } else { "no" }.to_owned(),
+        shown.notes().join("; "),
+    ])
+}
+
+fn errors(report: &Report, width: u16) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !report.errors.is_empty() {
+        let what = "as a fraction of the measured latency";
+        lines
+            .extend(wrapped(&format!("Error of the model against {}, {what}:", report.errors_source), width));
+    }
+    for [wall, n, p50, p90, p99] in report.error_lines() {
+        lines.push(format!("  {wall:<15} p50 {p50:<6} median, {p90:<6} p90; p99 {p99:<6} median; {n} pairs"));
+    }
+    if let Some(line) = report.not_validated_line() {
+        lines.extend(wrapped(&line, width));
+    }
+    lines
+}
+
+/// `text` in lines of at most `width` characters, broken at spaces where there are any.
+fn wrapped(text: &str, width: u16) -> Vec<String> {
+    let width = usize::from(width);
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.len() - 1;
+        let length = lines[line].chars().count();
+        if length > 0 && length + 1 + word.chars().count() > width {
+            lines.push(word.to_owned());
+            continue;
+        }
+        if length > 0 {
+            lines[line].push(' ');
+        }
+        lines[line].push_str(word);
+    }
+    lines
+}
