@@ -1,0 +1,106 @@
+//! Code generation and checks that CI and people run alike: `cargo xtask <command>`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for the terminal")]
+
+mod calibrate;
+mod ci;
+mod claims;
+mod decimal;
+mod figures;
+mod generate;
+mod ledger;
+mod problem;
+mod profiles;
+mod tidy;
+mod workspace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Code generation and checks that CI and people run alike.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run everything that CI runs.
+    Ci,
+    /// Check the ledger of numbers, and README and docs against it; print it as a table.
+    Claims {
+        /// First take the values over from the recorded files, into the ledger and the documents.
+        #[arg(long)]
+        write: bool,
+    },
+    /// Write the files that are made by a program.
+    Generate {
+        /// Write nothing; fail if a file differs from what would be written.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Check the invariants of ARCHITECTURE.md.
+    Tidy,
+    /// Turn recorded solo profiles (JSON) into the files of profiles/networks.
+    Profiles {
+        /// The recording.
+        recording: PathBuf,
+        /// Recorded pairs (CSV): networks alone in there count as a second measurement.
+        #[arg(long)]
+        pairs: Option<PathBuf>,
+    },
+    /// Search the parameters of the contention model on recorded pairs (CSV) and print what was found.
+    Calibrate {
+        /// The pairs.
+        pairs: PathBuf,
+        /// Rounds over all parameters.
+        #[arg(long, default_value_t = 20)]
+        rounds: u32,
+        /// Leave the pairs of this latency-sensitive network out of the search and report the error on them.
+        #[arg(long)]
+        hold_out: Option<String>,
+        /// Keep this parameter, as it is or at a value: NAME or NAME=NUMBER.
+        #[arg(long = "fix")]
+        fixed: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: &Task) -> Result<()> {
+    let root = workspace::root()?;
+    match task {
+        Task::Ci => ci::run(&root, &|line| eprintln!("{line}")),
+        Task::Claims { write } => {
+            let report = claims::run(&root, *write)?;
+            println!("{}", report.table);
+            problem::none_of(&report.problems)
+        }
+        Task::Generate { check: true } => problem::none_of(&generate::check(&root)?),
+        Task::Generate { check: false } => {
+            for path in generate::run(&root)? {
+                println!("{}", path.display());
+            }
+            Ok(())
+        }
+        Task::Profiles { recording, pairs } => {
+            profiles::convert(recording, pairs.as_deref(), &root.join("profiles/networks"))
+        }
+        Task::Calibrate { pairs, rounds, hold_out, fixed } => {
+            calibrate::calibrate(pairs, *rounds, hold_out.as_deref(), fixed)
+        }
+        Task::Tidy => problem::none_of(&tidy::check(&root)?),
+    }
+}
