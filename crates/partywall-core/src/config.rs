@@ -22,7 +22,7 @@ mod check;
 pub const MAX_NAME_CHARS: usize = 63;
 
 /// Largest weight of a tenant's copies: beyond this ratio the lightest tenant starves.
-pub const MAX_WEIGHT: u32 = 1024;
+pub const MAX_WEIGHT: u32 = crate::copy_scheduler::MAX_WEIGHT;
 
 /// A commented configuration for the help and the documentation. It is valid as it stands.
 pub const EXAMPLE: &str = r#"# partywall.toml: the tenants of one GPU. Start them with `partywall up partywall.toml`.

@@ -20,7 +20,4 @@ pub enum SimError {
     /// The parts contradict each other.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// A worker thread died.
-    #[error("a worker of the simulation ended before its work was done")]
-    Worker,
 }

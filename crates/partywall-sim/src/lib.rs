@@ -15,6 +15,7 @@ mod link;
 pub mod load;
 pub mod machine;
 pub mod metrics;
+pub mod parallel;
 pub mod params;
 mod power;
 pub mod profile;

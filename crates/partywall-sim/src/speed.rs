@@ -2,9 +2,6 @@
 //!
 //! The unit is a *kernel event*, one kernel of a tenant that has run to its end. The caller brings the clock.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-
 use partywall_core::copy_scheduler;
 use partywall_core::gpu::Gpu;
 use partywall_core::tenant::Class;
@@ -17,7 +14,7 @@ use crate::kernel::{Chip, Program};
 use crate::layout::{Layout, Member};
 use crate::load::Load;
 use crate::machine::{self, Setup, Workload};
-use crate::metrics::Outcome;
+use crate::parallel::in_order;
 use crate::params::Params;
 use crate::profile::{self};
 
@@ -130,31 +127,17 @@ pub fn fleet(
 ) -> Result<Fleet, SimError> {
     let workloads = fleet_workloads(gpu, params)?;
     let walls: Vec<Wall> = FLEET_WALLS.into_iter().filter(|wall| fits(*wall, gpu, &workloads)).collect();
-    let one = |index: u32| -> Result<Outcome, SimError> {
-        let wall = walls.get(index as usize % walls.len().max(1)).copied().unwrap_or(Wall::Mps);
+    // Counts only, not outcomes: the histograms of thousands of GPUs need not be held at once.
+    let one = |index: &u32| -> Result<(u64, u64), SimError> {
+        let wall = walls.get(*index as usize % walls.len().max(1)).copied().unwrap_or(Wall::Mps);
         let setup = setup(wall, gpu, params, workloads.clone(), time)?;
-        Ok(machine::run(Setup { seed: u64::from(index), ..setup })?)
+        let outcome = machine::run(Setup { seed: u64::from(*index), ..setup })?;
+        Ok((outcome.kernels, outcome.tenants.iter().map(|counts| counts.completed).sum()))
     };
-    let (kernels, requests) = (AtomicU64::new(0), AtomicU64::new(0));
-    let next = AtomicU64::new(0);
-    let work = || -> Result<(), SimError> {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= u64::from(gpus) {
-                return Ok(());
-            }
-            let outcome = one(index as u32)?;
-            kernels.fetch_add(outcome.kernels, Ordering::Relaxed);
-            let completed = outcome.tenants.iter().map(|counts| counts.completed).sum();
-            requests.fetch_add(completed, Ordering::Relaxed);
-        }
-    };
+    let all: Vec<u32> = (0..gpus).collect();
     let workers = workers.max(1);
     let begin = clock();
-    thread::scope(|scope| {
-        let handles: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        handles.into_iter().try_for_each(|handle| handle.join().map_err(|_| SimError::Worker)?)
-    })?;
+    let counts: Vec<(u64, u64)> = in_order(&all, workers, one).into_iter().collect::<Result<_, _>>()?;
     let wall_s = clock() - begin;
     Ok(Fleet {
         gpus,
@@ -163,8 +146,8 @@ pub fn fleet(
         workers,
         simulated_s: time.as_secs(),
         wall_s,
-        requests: requests.into_inner(),
-        kernels: kernels.into_inner(),
+        requests: counts.iter().map(|(_, requests)| requests).sum(),
+        kernels: counts.iter().map(|(kernels, _)| kernels).sum(),
     })
 }
 

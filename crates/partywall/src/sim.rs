@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<(), Failure> {
         catalogue: Catalogue::builtin().map_err(Failure::internal)?,
         validated: &validated,
         seed: arguments.seed,
-        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        threads: progress::cores(),
         params: Params::default(),
     };
     // Traces lie where the scenario says, from where the scenario lies.

@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &SpeedArguments) -> Result<(), Failure> {
         Ok(summary(runs))
     };
     let (two_tenants, four_tenants) = (timed(Mix::Two)?, timed(Mix::Four)?);
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = progress::cores();
     let demo = time_demo(&mut clock, workers)?;
     let hour = |gpus: u32| speed::fleet(gpus, gpu, &params, Nanos::from_secs(3600), workers, &mut clock);
     let hour = arguments.hour_of.map(hour).transpose().map_err(Failure::internal)?;

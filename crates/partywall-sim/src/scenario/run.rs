@@ -1,7 +1,8 @@
 //! Runs a scenario: each tenant alone, then every variant on every GPU for every pair of the sweep.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use std::collections::BTreeMap;
 
 use partywall_core::catalogue::Catalogue;
 use partywall_core::copy_scheduler;
@@ -20,6 +21,7 @@ use crate::ims::{self, Bench};
 use crate::kernel::Program;
 use crate::layout::{Layout, Member};
 use crate::machine::{Fault, Workload};
+use crate::parallel::in_order;
 use crate::params::Params;
 
 /// What a run is given from outside.
@@ -393,30 +395,4 @@ fn models_of(scenario: &Scenario, index: usize) -> Vec<Option<&str>> {
         }
         _ => vec![None],
     }
-}
-
-/// `work` of each item, on at most `threads` threads; results in the order of the items.
-fn in_order<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let take = || {
-        let mut done = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(index) else { return done };
-            done.push((index, work(item)));
-        }
-    };
-    let mut done: Vec<(usize, R)> = std::thread::scope(|scope| {
-        let helpers: Vec<_> = (1..threads.clamp(1, items.len().max(1))).map(|_| scope.spawn(take)).collect();
-        let mut done = take();
-        for helper in helpers {
-            match helper.join() {
-                Ok(theirs) => done.extend(theirs),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        done
-    });
-    done.sort_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, result)| result).collect()
 }
