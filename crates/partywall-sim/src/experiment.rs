@@ -128,18 +128,7 @@ pub struct CellResult {
     pub kernels: u64,
     /// Who drew on how many SMs when.
     #[serde(skip)]
-    pub timeline: Option<TimelineStrip>,
-}
-
-/// A timeline for pictures.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TimelineStrip {
-    /// First moment.
-    pub from: Nanos,
-    /// Length of a bin.
-    pub bin: Nanos,
-    /// `sms[tenant][bin]`.
-    pub sms: Vec<Vec<f64>>,
+    pub timeline: Option<Timeline>,
 }
 
 impl Participant {
@@ -167,8 +156,7 @@ impl Experiment<'_> {
     /// # Errors
     /// The wall does not exist on the GPU, or the participants do not fit.
     pub fn cell(&self, cell: Cell, solo: &[Solo]) -> Result<CellResult, SimError> {
-        let members: Vec<Member> =
-            (0..self.participants.len()).map(|index| self.participants[index].member()).collect();
+        let members: Vec<Member> = self.participants.iter().map(Participant::member).collect();
         let layout = Layout::new(cell.wall, self.gpu, &members)?;
         if cell.wall == Wall::Exclusive {
             return self.exclusive(&layout, cell, solo);
@@ -298,11 +286,6 @@ impl Solo {
 }
 
 fn summary(cell: Cell, tenants: Vec<TenantResult>, outcome: &Outcome) -> CellResult {
-    let strip = |timeline: &Timeline| TimelineStrip {
-        from: timeline.from,
-        bin: timeline.bin,
-        sms: timeline.sms.clone(),
-    };
     CellResult {
         wall: cell.wall,
         copies: match cell.copies {
@@ -315,7 +298,7 @@ fn summary(cell: Cell, tenants: Vec<TenantResult>, outcome: &Outcome) -> CellRes
         clock_min_mhz: outcome.clock_min_mhz,
         throttled: outcome.throttled,
         kernels: outcome.kernels,
-        timeline: outcome.timeline.as_ref().map(strip),
+        timeline: outcome.timeline.clone(),
     }
 }
 

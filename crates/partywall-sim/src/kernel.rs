@@ -160,8 +160,8 @@ impl Program {
 
     /// bf16 matrix products of 8192 x 8192.
     ///
-    /// 710 a second on the H200 (measured). 2 048 tiles of 128 x 256, one to an SM (estimate; the half-empty 16th wave is the window of
-    /// 70 to 76 us in which another tenant's kernels were seen to run under MPS).
+    /// 710 a second on the H200 (measured). 2 048 tiles of 128 x 256, one to an SM (estimate; the half-empty 16th wave
+    /// is the window of 70 to 76 us in which another tenant's kernels were seen to run under MPS).
     pub fn gemm(recorded: &Chip, chip: &Chip, params: &Params) -> Self {
         let kernel = Kernel {
             launch_ns: params.gap_ns + params.fixed_ns,

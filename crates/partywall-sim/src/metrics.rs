@@ -144,7 +144,7 @@ pub struct Counts {
 }
 
 /// SMs that each tenant drew on over time, averaged over bins.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Timeline {
     /// First moment shown.
     pub from: Nanos,

@@ -9,7 +9,7 @@ use partywall_core::wall::Wall;
 use partywall_sim::SimError;
 use partywall_sim::experiment::{Cell, CellResult, Experiment, Participant, Solo};
 use partywall_sim::kernel::{Chip, Program};
-use partywall_sim::load::{Load, LoadError};
+use partywall_sim::load::Load;
 use partywall_sim::machine::Workload;
 use partywall_sim::params::Params;
 use partywall_sim::profile;
@@ -21,9 +21,6 @@ use crate::{output, progress, validation};
 
 /// Columns of the terminal table: what fits a terminal that nobody has resized much.
 const TABLE_WIDTH: u16 = 100;
-
-/// What the recorded networks run on.
-const RECORDED_ON: &str = "h200";
 
 /// Of the solo latency on the simulated GPU: the objective, and what the rate follows. Requests come in bursts that keep
 /// the tenant about half busy and calms in which it is one eighth busy; 0.2 on average.
@@ -78,61 +75,34 @@ pub struct RecordedDemo {
 /// # Errors
 /// When something that comes with the program is damaged.
 pub fn recorded_demo() -> Result<RecordedDemo, String> {
-    let report = || {
-        build(
-            Catalogue::builtin().map_err(Failure::internal)?.get(RECORDED_ON).map_err(Failure::internal)?,
-            1,
-        )
-    };
-    let report = report().map_err(|failure| failure.to_string())?;
+    let report = validation::recorded_gpu().and_then(|gpu| build(gpu, 1));
+    let report = report.map_err(|failure| failure.to_string())?;
     Ok(RecordedDemo { json: report.json(), pictures: report.pictures() })
-}
-
-/// One run of the simulator.
-enum Job {
-    Solo { section: usize, tenant: usize },
-    Cell { section: usize, cell: Cell },
 }
 
 fn build(gpu: &Gpu, seed: u64) -> Result<Report, Failure> {
     let experiments = [batch(gpu, seed)?, stream(gpu, seed)?];
     let sections = 0..experiments.len();
-    let solos: Vec<Job> = sections
-        .clone()
-        .flat_map(|section| (0..2).map(move |tenant| Job::Solo { section, tenant }))
-        .collect();
-    let cells: Vec<Job> = sections
-        .flat_map(|section| {
-            Wall::ALL.map(|wall| Job::Cell { section, cell: Cell { wall, copies: copies(wall) } })
-        })
-        .collect();
+    let solos: Vec<(usize, usize)> =
+        sections.clone().flat_map(|section| [(section, 0), (section, 1)]).collect();
+    let cells: Vec<(usize, Wall)> =
+        sections.flat_map(|section| Wall::ALL.map(|wall| (section, wall))).collect();
     let bar = progress::bar((solos.len() + cells.len()) as u64, "simulating");
-    let solos: Vec<Solo> = progress::parallel(&solos, |job| {
-        let solo = match *job {
-            Job::Solo { section, tenant } => Some(experiments[section].experiment.solo(tenant)),
-            Job::Cell { .. } => None,
-        };
+    let solos = progress::parallel(&solos, |&(section, tenant)| {
+        let solo = experiments[section].experiment.solo(tenant);
         bar.inc(1);
         solo
-    })
-    .into_iter()
-    .flatten()
-    .collect::<Result<_, SimError>>()
-    .map_err(Failure::internal)?;
-    let results = progress::parallel(&cells, |job| {
-        let result = match *job {
-            Job::Cell { section, cell } => {
-                let solo = &solos[2 * section..2 * section + 2];
-                Some((section, cell.wall, experiments[section].experiment.cell(cell, solo)))
-            }
-            Job::Solo { .. } => None,
-        };
+    });
+    let solos: Vec<Solo> = solos.into_iter().collect::<Result<_, SimError>>().map_err(Failure::internal)?;
+    let results = progress::parallel(&cells, |&(section, wall)| {
+        let solo = &solos[2 * section..2 * section + 2];
+        let result = experiments[section].experiment.cell(Cell { wall, copies: copies(wall) }, solo);
         bar.inc(1);
         result
     });
     bar.finish_and_clear();
     let mut sections: Vec<Section> = experiments.into_iter().map(|named| named.section()).collect();
-    for (section, wall, result) in results.into_iter().flatten() {
+    for (&(section, wall), result) in cells.iter().zip(results) {
         sort(&mut sections[section], wall, result)?;
     }
     Ok(Report {
@@ -147,7 +117,7 @@ fn build(gpu: &Gpu, seed: u64) -> Result<Report, Failure> {
         sections,
         errors: validation::recorded_errors()?,
         errors_source: "results/h200/pairs.csv, recorded on an H200".to_owned(),
-        measured_on: RECORDED_ON.to_owned(),
+        measured_on: validation::RECORDED_ON.to_owned(),
     })
 }
 
@@ -160,7 +130,7 @@ fn sources(gpu: &Gpu) -> Vec<String> {
         gpu.sms.value, gpu.sms.source, gpu.stream_gb_s.value, gpu.stream_gb_s.source, gpu.id
     );
     let mut sources = vec![recorded.to_owned(), catalogue];
-    if gpu.id != RECORDED_ON {
+    if gpu.id != validation::RECORDED_ON {
         sources.push(moved.to_owned());
     }
     sources
@@ -231,8 +201,7 @@ fn stream(gpu: &Gpu, seed: u64) -> Result<Named<'_>, Failure> {
 }
 
 fn network(gpu: &Gpu, name: &str, params: &Params) -> Result<Program, Failure> {
-    let recorded =
-        Catalogue::builtin().map_err(Failure::internal)?.get(RECORDED_ON).map_err(Failure::internal)?;
+    let recorded = validation::recorded_gpu()?;
     let profile = profile::recorded(name).map_err(Failure::internal)?;
     Ok(Program::of(&profile, &Chip::of(recorded), &Chip::of(gpu), params))
 }
@@ -253,7 +222,7 @@ fn experiment(gpu: &Gpu, seed: u64, neighbour: Participant) -> Result<Experiment
     let solo_s = program.solo_ns() / 1e9;
     let rate_per_s = DUTY / solo_s;
     let load = bursty(rate_per_s, solo_s);
-    let demand = load.demand(None).map_err(|error: LoadError| Failure::internal(error))?;
+    let demand = load.demand(None).map_err(Failure::internal)?;
     let objective = Some(Nanos::from_ms_f64(solo_s * 1e3 * OBJECTIVE));
     let strip = Nanos::from_ms_f64(solo_s * 1e3 * STRIP_LATENCIES);
     let bin = Nanos((strip.0 / STRIP_BINS as u64).max(1));

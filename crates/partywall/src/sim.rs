@@ -6,7 +6,6 @@ use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
 use partywall_core::catalogue::Catalogue;
-use partywall_core::wall::Wall;
 use partywall_sim::params::Params;
 use partywall_sim::scenario::{Progress, RunOptions, Scenario, ScenarioReport};
 
@@ -19,8 +18,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<(), Failure> {
     let text = output::read_text(&arguments.scenario)?;
     let hint = "the files in scenarios/ have every part of the format with comments; docs/scenarios.md is its reference";
     let scenario = Scenario::parse(&text, &file).map_err(|error| Failure::input_with_hint(error, hint))?;
-    let errors = validation::recorded_errors()?;
-    let validated: Vec<Wall> = errors.iter().map(|error| error.wall).collect();
+    let validated = validation::validated_walls()?;
     let options = RunOptions {
         catalogue: Catalogue::builtin().map_err(Failure::internal)?,
         validated: &validated,

@@ -1,6 +1,5 @@
 //! `partywall sim speed`: how fast the simulator is on this machine.
 
-use partywall_core::catalogue::Catalogue;
 use partywall_core::units::Nanos;
 use partywall_sim::params::Params;
 use partywall_sim::speed::{self, Fleet, Mix, Speed};
@@ -8,7 +7,7 @@ use serde::Serialize;
 
 use crate::cli::SpeedArguments;
 use crate::error::Failure;
-use crate::{demo, output, progress};
+use crate::{demo, output, progress, validation};
 
 /// Timings of each mix; the median is quoted.
 const REPEATS: usize = 5;
@@ -18,8 +17,6 @@ const MIX_TIME: Nanos = Nanos::from_secs(30);
 
 /// GPUs of `--hour-of` at most: one real core takes a third of a second for each.
 const GPUS_MAX: u32 = 10_000;
-
-const GPU: &str = "h200";
 
 #[derive(Debug, Serialize)]
 struct Document {
@@ -57,7 +54,7 @@ pub(crate) fn run(arguments: &SpeedArguments) -> Result<(), Failure> {
         return Err(Failure::input(format!("--hour-of is {gpus}; expected 1 to {GPUS_MAX} GPUs")));
     }
     let bar = progress::bar(2 * REPEATS as u64 + u64::from(arguments.hour_of.is_some()), "timing");
-    let gpu = Catalogue::builtin().map_err(Failure::internal)?.get(GPU).map_err(Failure::internal)?;
+    let gpu = validation::recorded_gpu()?;
     let params = Params::default();
     let mut clock = stopwatch();
     let mut timed = |mix: Mix| -> Result<Timed, Failure> {
@@ -75,7 +72,7 @@ pub(crate) fn run(arguments: &SpeedArguments) -> Result<(), Failure> {
     let hour = |gpus: u32| speed::fleet(gpus, gpu, &params, Nanos::from_secs(3600), workers, &mut clock);
     let hour = arguments.hour_of.map(hour).transpose().map_err(Failure::internal)?;
     bar.finish_and_clear();
-    let document = Document { gpu: GPU, two_tenants, four_tenants, demo, hour };
+    let document = Document { gpu: validation::RECORDED_ON, two_tenants, four_tenants, demo, hour };
     if arguments.json { output::print(&output::json(&document)?) } else { output::print(&people(&document)) }
 }
 

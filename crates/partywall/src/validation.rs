@@ -3,6 +3,7 @@
 use comfy_table::{Table, presets};
 use partywall_core::catalogue::Catalogue;
 use partywall_core::gpu::Gpu;
+use partywall_core::wall::Wall;
 use partywall_sim::SimError;
 use partywall_sim::params::Params;
 use partywall_sim::validate::{Compared, Effort, Pair, WallError, parse_pairs, simulate, summarise};
@@ -22,8 +23,8 @@ const CALIBRATED: Recording = ("results/h200/pairs.csv", include_str!("../../../
 const HELD_OUT: Recording =
     ("results/h200/pairs-heldout.csv", include_str!("../../../results/h200/pairs-heldout.csv"));
 
-/// The GPU on which both were made.
-const RECORDED_ON: &str = "h200";
+/// The GPU on which both were made, and the networks of `profiles/networks`.
+pub(crate) const RECORDED_ON: &str = "h200";
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -59,6 +60,14 @@ pub(crate) fn recorded_errors() -> Result<Vec<WallError>, Failure> {
     errors(CALIBRATED)
 }
 
+/// The walls for which there are measured pairs.
+pub(crate) fn validated_walls() -> Result<Vec<Wall>, Failure> {
+    let (file, text) = CALIBRATED;
+    let pairs = parse_pairs(text, file).map_err(Failure::internal)?;
+    let measured = |wall: &Wall| pairs.iter().any(|pair| pair.wall == *wall && pair.be.is_some());
+    Ok(Wall::ALL.into_iter().filter(measured).collect())
+}
+
 fn errors((file, text): Recording) -> Result<Vec<WallError>, Failure> {
     let pairs = parse_pairs(text, file).map_err(Failure::internal)?;
     Ok(summarise(&compare(&pairs, recorded_gpu()?)?))
@@ -78,7 +87,8 @@ pub fn recorded_validations() -> Result<Vec<(&'static str, String)>, String> {
     texts.into_iter().collect::<Result<_, Failure>>().map_err(|failure| failure.to_string())
 }
 
-fn recorded_gpu() -> Result<&'static Gpu, Failure> {
+/// Its figures.
+pub(crate) fn recorded_gpu() -> Result<&'static Gpu, Failure> {
     Catalogue::builtin().map_err(Failure::internal)?.get(RECORDED_ON).map_err(Failure::internal)
 }
 

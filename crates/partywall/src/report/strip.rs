@@ -2,7 +2,8 @@
 
 use maud::{Markup, html};
 use partywall_core::units::SmCount;
-use partywall_sim::experiment::{TenantResult, TimelineStrip};
+use partywall_sim::experiment::TenantResult;
+use partywall_sim::metrics::Timeline;
 
 use super::svg::{Area, LINE, Picture, Scale, WIDTH, px, shortened, text_width};
 use super::{Section, Shown};
@@ -19,7 +20,7 @@ const COLOURS: usize = 8;
 
 /// The figure; `None` where no timeline was recorded.
 pub(super) fn strips(id: String, section: &Section, cells: &[Shown<'_>], sms: SmCount) -> Option<Picture> {
-    let recorded: Vec<(&Shown<'_>, &TimelineStrip)> = cells
+    let recorded: Vec<(&Shown<'_>, &Timeline)> = cells
         .iter()
         .filter_map(|shown| Some((shown, shown.cell.timeline.as_ref()?)))
         .filter(|(_, strip)| strip.sms.iter().any(|bins| !bins.is_empty()))
@@ -53,14 +54,14 @@ pub(super) fn strips(id: String, section: &Section, cells: &[Shown<'_>], sms: Sm
     Some(Picture { id, height: bottom + 2.0 * LINE + 4.0, name, description, content })
 }
 
-fn duration_ms(strip: &TimelineStrip) -> f64 {
+fn duration_ms(strip: &Timeline) -> f64 {
     strip.sms.iter().map(Vec::len).max().unwrap_or(0) as f64 * strip.bin.as_ms()
 }
 
 fn strip(
     section: &Section,
     shown: &Shown<'_>,
-    timeline: &TimelineStrip,
+    timeline: &Timeline,
     area: Area,
     x: &Scale,
     sms: SmCount,
@@ -107,7 +108,7 @@ struct Layer {
 }
 
 /// The tenants on top of each other, the LS one first; never beyond the SMs there are.
-fn stacked(ls: usize, timeline: &TimelineStrip, sms: SmCount) -> Vec<Layer> {
+fn stacked(ls: usize, timeline: &Timeline, sms: SmCount) -> Vec<Layer> {
     let bins = timeline.sms.iter().map(Vec::len).max().unwrap_or(0);
     let per = bins.div_ceil(BINS_MAX).max(1);
     let mut order: Vec<usize> = (0..timeline.sms.len()).collect();

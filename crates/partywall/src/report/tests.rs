@@ -3,8 +3,9 @@
 use partywall_core::tenant::Class;
 use partywall_core::units::{Nanos, SmCount};
 use partywall_core::wall::Wall;
-use partywall_sim::experiment::{CellResult, TenantResult, TimelineStrip};
+use partywall_sim::experiment::{CellResult, TenantResult};
 use partywall_sim::metrics::Percentiles;
+use partywall_sim::metrics::Timeline;
 use partywall_sim::validate::WallError;
 
 use super::{Report, Section};
@@ -58,7 +59,7 @@ fn cell(wall: Wall, p50: f64, p99: f64) -> CellResult {
         clock_min_mhz: 1980.0,
         throttled: 0.0,
         kernels: 1,
-        timeline: Some(TimelineStrip {
+        timeline: Some(Timeline {
             from: Nanos::ZERO,
             bin: Nanos::from_micros(100),
             sms: vec![vec![132.0, 0.0, 66.0], vec![0.0, 132.0, 66.0]],

@@ -2,8 +2,8 @@
 
 use partywall_core::units::{Nanos, SmCount};
 use partywall_core::wall::Wall;
-use partywall_sim::experiment::TimelineStrip;
 use partywall_sim::metrics::Percentiles;
+use partywall_sim::metrics::Timeline;
 
 use super::{Report, cell, report};
 
@@ -185,7 +185,7 @@ fn huge_and_impossible_numbers() {
         cell.tenants[0].cdf = odd.iter().zip(odd.iter().rev()).map(|(a, b)| (*a, *b)).collect();
         cell.tenants[0].solo.p99_ms = Some(odd[i]);
         cell.tenants[0].service.p99_ms = Some(odd[i]);
-        let strip = TimelineStrip { from: Nanos(5), bin: Nanos(1), sms: vec![odd.to_vec(), odd.to_vec()] };
+        let strip = Timeline { from: Nanos(5), bin: Nanos(1), sms: vec![odd.to_vec(), odd.to_vec()] };
         cell.timeline = Some(strip);
     }));
 }
@@ -206,7 +206,7 @@ fn odd_timelines() {
     ];
     let mut report = with(|i, cell| {
         let (bin, sms) = strips[i].clone();
-        cell.timeline = Some(TimelineStrip { from: Nanos::ZERO, bin: Nanos(bin), sms });
+        cell.timeline = Some(Timeline { from: Nanos::ZERO, bin: Nanos(bin), sms });
     });
     check(&report);
     report.sms = SmCount(0);
