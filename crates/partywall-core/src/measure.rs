@@ -141,6 +141,7 @@ fn ratio(above: Nanos, below: Nanos) -> Option<f64> {
     (above > Nanos::ZERO && below > Nanos::ZERO).then(|| above.0 as f64 / below.0 as f64)
 }
 
+pub mod ims;
 mod load;
 
 pub use load::{

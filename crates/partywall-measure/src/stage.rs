@@ -1,0 +1,461 @@
+//! A stage: the processes of a place, started once and kept for many cells, and what their wall needs around them.
+//!
+//! Which environment a tenant gets decides which wall it is behind, and the GPU says nothing when it is behind none. So
+//! a pipe directory is always given (an empty one where MPS is not wanted: the machine's own daemon must not be met by
+//! accident), and under MPS every tenant must be on the daemon's list of clients before it counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use partywall_core::tenant::Class;
+use partywall_core::wall::Wall;
+
+use crate::plan::{Place, Plan, Pretend, Program, Setting, Tenant};
+use crate::protocol::{FromTenant, Line, Ready, SM_GROUPS, ToTenant};
+use crate::record::{CellError, ErrorKind, GpuSample, Processes};
+use crate::tenant::{Channel, Heard, Launch, ProcessId};
+
+/// How often a tenant is started again on one stage after it went wrong there. A tenant that goes wrong in each cell
+/// would otherwise cost the patience for it in each.
+pub const RESTARTS_MAX: u32 = 2;
+
+/// Variables of ours that would put a tenant behind another wall than the one that is measured.
+const UNSET: [&str; 8] = [
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_MPS_CLIENT_PRIORITY",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    SM_GROUPS,
+];
+
+/// The GPU and what belongs to it, as far as stages need it.
+pub trait Machine {
+    /// Why a place cannot be measured here, and what would make it so; `None` where it can.
+    fn unavailable(&self, place: &Place) -> Option<String>;
+
+    /// The value of `CUDA_VISIBLE_DEVICES` that selects the GPU; `None` leaves ours.
+    fn visible(&self) -> Option<String>;
+
+    /// The split of all SMs into the smallest groups; `None` where there are no Green Contexts.
+    fn split(&self) -> Option<Split>;
+
+    /// A directory without MPS daemon, for `CUDA_MPS_PIPE_DIRECTORY`.
+    fn empty_directory(&self) -> String;
+
+    /// Starts an MPS daemon of our own.
+    ///
+    /// # Errors
+    /// Why it does not start.
+    fn start_mps(&mut self) -> Result<Box<dyn Mps>, String>;
+
+    /// Begins to sample power and clocks.
+    fn start_sampling(&mut self);
+
+    /// Ends it; `None` where nothing was sampled.
+    fn stop_sampling(&mut self) -> Option<GpuSample>;
+}
+
+/// An MPS daemon of our own. Dropping it stops it.
+pub trait Mps {
+    /// What its clients need in their environment.
+    fn environment(&self) -> Vec<(String, String)>;
+
+    /// Whether a process is its client.
+    ///
+    /// # Errors
+    /// Where it does not answer.
+    fn is_client(&mut self, pid: u32) -> Result<bool, String>;
+
+    /// Stops it, after its clients have ended.
+    ///
+    /// # Errors
+    /// Where something is left of it.
+    fn stop(self: Box<Self>) -> Result<(), String>;
+}
+
+/// All SMs in the smallest groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Split {
+    /// How many groups.
+    pub groups: u32,
+    /// SMs of each.
+    pub sms_per_group: u32,
+}
+
+/// How tenants are started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launcher {
+    /// The program that has the subcommand `tenant`: our own.
+    pub program: String,
+    /// Whether tenants are pretended.
+    pub pretended: bool,
+}
+
+/// What the method works with.
+pub struct Bench<'a> {
+    /// What to measure.
+    pub plan: &'a Plan,
+    /// How tenants are started.
+    pub launcher: &'a Launcher,
+    /// The GPU.
+    pub machine: &'a mut dyn Machine,
+    /// The way to tenants.
+    pub channel: &'a mut dyn Channel,
+}
+
+/// Why a cell, or all, ends here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// Whoever started us wants us to stop.
+    Interrupted,
+    /// The cell cannot be measured.
+    Cell(CellError),
+}
+
+/// The groups of a split as a value of [`SM_GROUPS`]: those of the latency-sensitive tenant, the first, and those of
+/// the best-effort one, the last.
+///
+/// # Errors
+/// More SMs than there are.
+pub fn sm_groups(ls_sms: u32, be_sms: u32, split: Split) -> Result<[String; 2], String> {
+    let groups = |sms: u32| sms.div_ceil(split.sms_per_group.max(1)).max(1);
+    let (ls, be) = (groups(ls_sms), groups(be_sms));
+    let total = split.groups;
+    if ls.saturating_add(be) > total {
+        let sms = total * split.sms_per_group;
+        return Err(format!(
+            "{ls_sms}/{be_sms} SMs do not fit: there are {sms}, in groups of {}",
+            split.sms_per_group
+        ));
+    }
+    Ok([format!("0-{}", ls - 1), format!("{}-{}", total - be, total - 1)])
+}
+
+/// Processes behind one wall.
+pub struct Stage {
+    /// Where.
+    pub place: Place,
+    hosts: Vec<Host>,
+    mps: Option<Box<dyn Mps>>,
+    /// What tenants said when they were ready.
+    pub ready: BTreeMap<usize, Ready>,
+}
+
+/// A process to be, or that is, with the tenants that it hosts.
+struct Host {
+    members: Vec<usize>,
+    process: Option<ProcessId>,
+    failures: u32,
+    last: Option<CellError>,
+}
+
+impl Stage {
+    /// For these tenants; nothing is started yet.
+    pub fn new(place: Place, members: &[usize]) -> Self {
+        let host =
+            |members: &[usize]| Host { members: members.to_vec(), process: None, failures: 0, last: None };
+        let hosts = match place.processes {
+            Processes::One => vec![host(members)],
+            Processes::Separate => members.iter().map(|&member| host(&[member])).collect(),
+        };
+        Self { place, hosts, mps: None, ready: BTreeMap::new() }
+    }
+
+    /// Starts those of `wanted` that do not run, together, and waits until they are ready.
+    ///
+    /// # Errors
+    /// The first thing that went wrong; other tenants may run nevertheless.
+    pub fn bring_up(&mut self, bench: &mut Bench<'_>, wanted: &[usize]) -> Result<(), Stop> {
+        let down: Vec<usize> = (0..self.hosts.len())
+            .filter(|&at| self.hosts[at].process.is_none())
+            .filter(|&at| self.hosts[at].members.iter().any(|member| wanted.contains(member)))
+            .collect();
+        if down.is_empty() {
+            return Ok(());
+        }
+        self.start_mps(bench)?;
+        let mut first = None;
+        for &at in &down {
+            if let Err(error) = self.launch(bench, at) {
+                self.hosts[at].failures += 1;
+                first.get_or_insert(error);
+            }
+        }
+        if let Some(error) = self.await_ready(bench, &down)? {
+            first.get_or_insert(error);
+        }
+        for &at in &down {
+            if let Some(error) = self.not_attached(at) {
+                self.fail(bench, at, &error);
+                first.get_or_insert(error);
+            }
+        }
+        first.map_or(Ok(()), |error| Err(Stop::Cell(error)))
+    }
+
+    /// Says something to a tenant.
+    pub fn say(&self, bench: &mut Bench<'_>, tenant: usize, message: ToTenant) {
+        let Some(host) = self.hosts.iter().find(|host| host.members.contains(&tenant)) else { return };
+        if let Some(process) = host.process {
+            let tag = (host.members.len() > 1).then(|| bench.plan.tenants[tenant].name.clone());
+            bench.channel.say(process, &Line { tenant: tag, message });
+        }
+    }
+
+    /// Whether a tenant's process runs.
+    pub fn is_up(&self, tenant: usize) -> bool {
+        self.hosts.iter().any(|host| host.members.contains(&tenant) && host.process.is_some())
+    }
+
+    /// Which tenant a line is from.
+    ///
+    /// # Errors
+    /// A line without, or with a wrong, tenant's name.
+    pub fn speaker(&self, plan: &Plan, process: ProcessId, tag: Option<&str>) -> Result<usize, CellError> {
+        let members = self.hosted(process);
+        let found = match (tag, members) {
+            (None, [only]) => Some(*only),
+            (None, _) => None,
+            (Some(tag), _) => members.iter().copied().find(|&member| plan.tenants[member].name == tag),
+        };
+        found.ok_or_else(|| {
+            let names: Vec<&str> = members.iter().map(|&member| plan.tenants[member].name.as_str()).collect();
+            let message = format!("a line of {} does not say which tenant it is about", names.join(" and "));
+            CellError::new(ErrorKind::Rubbish, message)
+        })
+    }
+
+    /// The tenants of a process of this stage.
+    pub fn hosted(&self, process: ProcessId) -> &[usize] {
+        let host = self.hosts.iter().find(|host| host.process == Some(process));
+        host.map_or(&[], |host| &host.members)
+    }
+
+    /// A tenant went wrong: ends its process, and, where a fault of one is a fault of all, the others'. They are started
+    /// again when a cell needs them.
+    pub fn failed(&mut self, bench: &mut Bench<'_>, tenant: usize, error: &CellError) {
+        let Some(at) = self.hosts.iter().position(|host| host.members.contains(&tenant)) else { return };
+        self.fail(bench, at, error);
+        if self.place.shares_faults() {
+            self.end(bench);
+        }
+    }
+
+    /// Ends all processes, and the MPS daemon.
+    pub fn end(&mut self, bench: &mut Bench<'_>) {
+        let processes: Vec<ProcessId> =
+            self.hosts.iter_mut().filter_map(|host| host.process.take()).collect();
+        bench.channel.end(&processes);
+        if let Some(mps) = self.mps.take() {
+            // What is left of it does not change what was measured, and dropping it has tried again.
+            let _ = mps.stop();
+        }
+    }
+
+    fn fail(&mut self, bench: &mut Bench<'_>, at: usize, error: &CellError) {
+        let host = &mut self.hosts[at];
+        host.failures += 1;
+        host.last = Some(error.clone());
+        if let Some(process) = host.process.take() {
+            bench.channel.kill(process);
+        }
+    }
+
+    fn start_mps(&mut self, bench: &mut Bench<'_>) -> Result<(), Stop> {
+        if self.place.has_mps() && self.mps.is_none() {
+            let started = bench.machine.start_mps();
+            let error = |reason| CellError::new(ErrorKind::Died, format!("the MPS daemon: {reason}"));
+            self.mps = Some(started.map_err(|reason| Stop::Cell(error(reason)))?);
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, bench: &mut Bench<'_>, at: usize) -> Result<(), CellError> {
+        let host = &self.hosts[at];
+        if let Some(last) = host.last.as_ref().filter(|_| host.failures > RESTARTS_MAX) {
+            let message = format!("given up after {} failures; the last: {}", host.failures, last.message);
+            return Err(CellError::new(last.kind, message));
+        }
+        let launch = self.launch_of(bench, &host.members);
+        let launched = launch.map_err(|reason| CellError::new(ErrorKind::Skipped, reason));
+        match launched.and_then(|launch| bench.channel.launch(&launch)) {
+            Ok(process) => {
+                self.hosts[at].process = Some(process);
+                Ok(())
+            }
+            Err(error) => {
+                self.hosts[at].last = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits until all tenants of the hosts that were started are ready; the first error, if there was one.
+    fn await_ready(&mut self, bench: &mut Bench<'_>, started: &[usize]) -> Result<Option<CellError>, Stop> {
+        let until = bench.channel.now().saturating_add(bench.plan.patience.ready);
+        let mut awaited: BTreeSet<usize> = started
+            .iter()
+            .filter(|&&at| self.hosts[at].process.is_some())
+            .flat_map(|&at| self.hosts[at].members.iter().copied())
+            .collect();
+        let mut first = None;
+        while !awaited.is_empty() {
+            let (tenant, error) = match bench.channel.hear(until) {
+                Heard::Interrupted => return Err(Stop::Interrupted),
+                Heard::Time => {
+                    let Some(&tenant) = awaited.first() else { break };
+                    let name = &bench.plan.tenants[tenant].name;
+                    let message = format!("{name} was not ready after {}", bench.plan.patience.ready);
+                    (tenant, CellError::new(ErrorKind::Hung, message))
+                }
+                Heard::Lost(process, error) => {
+                    let Some(&tenant) = self.hosted(process).first() else { continue };
+                    (tenant, error)
+                }
+                Heard::Said(process, line) => {
+                    let Some(&member) = self.hosted(process).first() else { continue };
+                    match (self.speaker(bench.plan, process, line.tenant.as_deref()), line.message) {
+                        (Ok(tenant), FromTenant::Ready(ready)) => {
+                            self.ready.insert(tenant, ready);
+                            awaited.remove(&tenant);
+                            continue;
+                        }
+                        (Ok(tenant), FromTenant::Failed(failed)) => {
+                            let name = &bench.plan.tenants[tenant].name;
+                            let message = format!("{name}: {}", failed.message);
+                            (tenant, CellError::new(ErrorKind::GpuFault, message))
+                        }
+                        (Ok(tenant), _) => {
+                            let name = &bench.plan.tenants[tenant].name;
+                            let message = format!("{name} spoke of a run before it was ready");
+                            (tenant, CellError::new(ErrorKind::Rubbish, message))
+                        }
+                        (Err(error), _) => (member, error),
+                    }
+                }
+            };
+            if let Some(at) = self.hosts.iter().position(|host| host.members.contains(&tenant)) {
+                self.fail(bench, at, &error);
+                let gone = &self.hosts[at].members;
+                awaited.retain(|member| !gone.contains(member));
+            }
+            first.get_or_insert(error);
+        }
+        Ok(first)
+    }
+
+    /// Why a host's tenants are not clients of the daemon that they should be clients of.
+    fn not_attached(&mut self, at: usize) -> Option<CellError> {
+        self.hosts[at].process?;
+        let mps = self.mps.as_mut()?;
+        let pids =
+            self.hosts[at].members.iter().filter_map(|member| self.ready.get(member)).map(|ready| ready.pid);
+        for pid in pids.collect::<BTreeSet<u32>>() {
+            let message = match mps.is_client(pid) {
+                Ok(true) => continue,
+                Ok(false) => format!(
+                    "process {pid} is not a client of the MPS daemon: it would not be behind this wall"
+                ),
+                Err(reason) => {
+                    format!("the MPS daemon does not say whether process {pid} is its client: {reason}")
+                }
+            };
+            return Some(CellError::new(ErrorKind::Died, message));
+        }
+        None
+    }
+
+    fn launch_of(&self, bench: &Bench<'_>, members: &[usize]) -> Result<Launch, String> {
+        let tenants: Vec<&Tenant> = members.iter().map(|&member| &bench.plan.tenants[member]).collect();
+        let names: Vec<&str> = tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+        let mut set: BTreeMap<String, String> = BTreeMap::new();
+        for tenant in &tenants {
+            set.extend(tenant.env.clone());
+        }
+        if let Some(visible) = bench.machine.visible() {
+            set.insert("CUDA_VISIBLE_DEVICES".to_owned(), visible);
+        }
+        match &self.mps {
+            Some(mps) => set.extend(mps.environment()),
+            None => {
+                set.insert("CUDA_MPS_PIPE_DIRECTORY".to_owned(), bench.machine.empty_directory());
+            }
+        }
+        if let [tenant] = tenants[..] {
+            set.extend(self.part(bench, tenant.class)?);
+        }
+        let command = self.command(bench, &tenants)?;
+        let unset = UNSET.map(str::to_owned).to_vec();
+        Ok(Launch { name: names.join(" and "), command, unset, set, folder: None })
+    }
+
+    /// What puts a tenant with a process of its own into its part.
+    fn part(&self, bench: &Bench<'_>, class: Class) -> Result<Option<(String, String)>, String> {
+        let ls = class == Class::LatencySensitive;
+        let variable = |name: &str, value: String| Some((name.to_owned(), value));
+        Ok(match &self.place.setting {
+            Setting::None => None,
+            Setting::Percent(of_ls, of_be) => {
+                let percent = if ls { of_ls } else { of_be };
+                variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent.to_string())
+            }
+            Setting::Instances(of_ls, of_be) => {
+                variable("CUDA_VISIBLE_DEVICES", if ls { of_ls } else { of_be }.clone())
+            }
+            Setting::Sms(..) => {
+                let [of_ls, of_be] = self.groups(bench)?;
+                variable(SM_GROUPS, if ls { of_ls } else { of_be })
+            }
+        })
+    }
+
+    fn groups(&self, bench: &Bench<'_>) -> Result<[String; 2], String> {
+        let Setting::Sms(ls, be) = self.place.setting else { return Err("no SMs are set".to_owned()) };
+        sm_groups(ls, be, bench.machine.split().ok_or("this GPU or driver has no Green Contexts")?)
+    }
+
+    fn command(&self, bench: &Bench<'_>, tenants: &[&Tenant]) -> Result<Vec<String>, String> {
+        let launcher = bench.launcher;
+        let alone = tenants.len() == 1;
+        let mut command = vec![launcher.program.clone(), "tenant".to_owned()];
+        let mut options = Vec::new();
+        for tenant in tenants {
+            let (program, further) = match (&tenant.pretend, &tenant.program) {
+                (Pretend::Command(command), _) if launcher.pretended && alone => return Ok(command.clone()),
+                (Pretend::BuiltIn(arguments), _) if launcher.pretended => ("pretend", arguments.clone()),
+                (Pretend::Command(_), _) if launcher.pretended => ("pretend", Vec::new()),
+                (_, Program::Command(command)) if alone => return Ok(command.clone()),
+                (_, Program::Command(_)) => {
+                    return Err(format!(
+                        "{} is a program of its own and cannot share a process; use built-in tenants there",
+                        tenant.name
+                    ));
+                }
+                (_, Program::BuiltIn(name)) => (name.as_str(), Vec::new()),
+            };
+            let class = if tenant.class == Class::LatencySensitive { "ls" } else { "be" };
+            let (program, sizes) =
+                program.split_once(',').map_or((program, None), |(name, rest)| (name, Some(rest)));
+            let sizes = sizes.map(|sizes| format!(",{sizes}")).unwrap_or_default();
+            command.push(format!("{}={program}:{class}{sizes}", tenant.name));
+            // Of a process, not of a tenant: those of the first, which is the one that is watched.
+            if options.is_empty() {
+                options = further;
+            }
+        }
+        if !alone {
+            match self.place.wall {
+                Wall::GreenContexts => {
+                    let groups = self.groups(bench)?;
+                    let groups = groups.into_iter().flat_map(|groups| ["--sm-groups".to_owned(), groups]);
+                    command.extend(groups);
+                }
+                _ => command.push("--stream-priority".to_owned()),
+            }
+        }
+        command.extend(options);
+        Ok(command)
+    }
+}
