@@ -1,19 +1,22 @@
-//! `cargo xtask calibrate PAIRS.csv`: searches the parameters of the contention model.
+//! `cargo xtask calibrate MEASURED…` (records of `partywall measure`, files of pairs): searches the parameters of the contention model.
 //!
 //! Coordinate descent on the mean absolute log error of the p50 latency, every wall weighing the same, plus a little
 //! of the best-effort rate's; errors beyond a factor of two do not count more, so that one cell at the edge of a time
-//! slice cannot pull everything. `--hold-out NETWORK` leaves every pair of one latency-sensitive network out of the
-//! search and reports the error on those pairs alone: what to expect of networks that were never seen.
+//! slice cannot pull everything. `--hold-out` leaves every pair of one latency-sensitive network (`bert_base`), or of one
+//! best-effort program (`decode-b32`, `stream`), out of the search and reports the error on those pairs alone: what to
+//! expect of tenants that were never seen.
 
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use partywall_core::catalogue::Catalogue;
 use partywall_core::gpu::Gpu;
 use partywall_core::wall::Wall;
+use partywall_sim::kernel::{Chip, Program};
 use partywall_sim::params::Params;
-use partywall_sim::validate::{Compared, Effort, Pair, parse_pairs, simulate, summarise};
+use partywall_sim::profile;
+use partywall_sim::validate::{self, Compared, Effort, Pair, simulate, summarise};
 
 /// An error beyond this (log) counts as this.
 const CLIP: f64 = 0.7;
@@ -28,12 +31,15 @@ const FRACTIONS: [&str; 3] = ["queue_knee", "math_intensity", "start_room"];
 const FRACTION_MAX: f64 = 0.97;
 
 /// Runs `rounds` rounds of the search and prints what it found.
-pub(crate) fn calibrate(pairs: &Path, rounds: u32, hold_out: Option<&str>, fixed: &[String]) -> Result<()> {
-    let text = fs::read_to_string(pairs).with_context(|| format!("reading {}", pairs.display()))?;
-    let pairs = parse_pairs(&text, &pairs.display().to_string())?;
-    let gpu = Catalogue::builtin()?.get("h200")?;
+pub(crate) fn calibrate(
+    files: &[PathBuf],
+    rounds: u32,
+    hold_out: Option<&str>,
+    fixed: &[String],
+) -> Result<()> {
+    let (gpu, pairs) = read(files)?;
     let (held, used): (Vec<Pair>, Vec<Pair>) =
-        pairs.into_iter().partition(|pair| Some(pair.ls.0.as_str()) == hold_out);
+        pairs.into_iter().partition(|pair| hold_out.is_some_and(|model| is_about(pair, model)));
     let (start, fixed) = settings(fixed)?;
     let mut found = search(&used, gpu, start, &fixed, rounds)?;
     for (name, value) in found.entries() {
@@ -45,8 +51,58 @@ pub(crate) fn calibrate(pairs: &Path, rounds: u32, hold_out: Option<&str>, fixed
     for wall in summarise(&compared) {
         println!(
             "{}: {} pairs, error of p50: median {:.3}, p90 {:.3}; of p99: median {:.3}",
-            wall.wall, wall.n, wall.median_error_p50, wall.p90_error_p50, wall.median_error_p99
+            wall.wall,
+            wall.n,
+            wall.median_error_p50,
+            wall.p90_error_p50,
+            wall.median_error_p99.unwrap_or(f64::NAN)
         );
+    }
+    print_widths(gpu, &found)
+}
+
+/// All cells of `files`, and the GPU on which they were measured.
+fn read(files: &[PathBuf]) -> Result<(&'static Gpu, Vec<Pair>)> {
+    let mut gpus = Vec::new();
+    let mut pairs = Vec::new();
+    for path in files {
+        let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let recording = validate::read(&text, &path.display().to_string())?;
+        println!(
+            "{}: {} cells, {} not comparable",
+            path.display(),
+            recording.pairs.len(),
+            recording.left_out.len()
+        );
+        pairs.extend(recording.pairs);
+        gpus.push(recording.gpu);
+    }
+    gpus.dedup();
+    ensure!(gpus.len() == 1, "the files were measured on {}; expected one GPU", gpus.join(" and "));
+    Ok((Catalogue::builtin()?.get(&gpus[0])?, pairs))
+}
+
+/// Whether the latency-sensitive tenant is the network `held`, at whatever batch, or the best-effort one the program `held`.
+fn is_about(pair: &Pair, held: &str) -> bool {
+    let network = pair.ls.as_ref().and_then(|ls| ls.program.rsplit_once("-b"));
+    network.is_some_and(|(known, _)| known == held) || pair.be.as_ref().is_some_and(|be| be.program == held)
+}
+
+/// What the recorded latencies at several SM counts say about the widths that the rule gives: factors that are alike in
+/// all networks belong into the rule.
+fn print_widths(gpu: &Gpu, params: &Params) -> Result<()> {
+    for name in profile::recorded_names() {
+        let profile = profile::recorded(name)?;
+        if !profile.scaling.is_empty() {
+            let widths = Program::widths(&profile, &Chip::of(gpu), params);
+            println!(
+                "{name}: width of math x{:.2}, of memory-bound x{:.2}; off by at most {:.3} at {} SM counts",
+                widths.math,
+                widths.memory,
+                widths.worst,
+                profile.scaling.len()
+            );
+        }
     }
     Ok(())
 }
@@ -131,13 +187,36 @@ fn losses(pairs: &[Pair], gpu: &Gpu, params: &Params, effort: Effort) -> Result<
         .iter()
         .map(|pair| {
             let row = simulate(pair, gpu, params, effort)?;
-            let off = (row.p50_ms / pair.p50_ms).ln().abs().min(CLIP);
+            let off = pair.p50_ms.map_or(0.0, |p50_ms| (row.p50_ms / p50_ms).ln().abs().min(CLIP));
             let rate = match (row.be_rate_per_s, pair.be_rate_per_s) {
                 (Some(simulated), Some(measured)) => (simulated.max(1e-9) / measured).ln().abs().min(CLIP),
                 _ => 0.0,
             };
-            let weight = if pair.be.is_some() { 1.0 } else { ALONE_WEIGHT };
+            let weight = if pair.ls.is_some() && pair.be.is_some() { 1.0 } else { ALONE_WEIGHT };
             Ok((pair.wall, weight * off + RATE_WEIGHT * rate))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_or_a_neighbour_is_held_out() {
+        let head =
+            "mechanism,ls,ls_batch,ls_sm_percent,be,be_batch,be_sm_percent,p50_ms,p99_ms,be_rate_per_s\n";
+        let rows = "mps,bert_base,1,100,resnet152,32,100,2,2,2\nmps,resnet50,1,100,bert_base,32,100,2,2,2\nmps,resnet50,1,100,stream,,100,2,2,2\n";
+        let pairs = validate::parse_pairs(&format!("{head}{rows}"), "pairs.csv").unwrap();
+        for (held, expected) in [
+            ("bert_base", [true, false, false]),
+            ("bert_base-b32", [false, true, false]),
+            ("stream", [false, false, true]),
+            ("resnet50", [false, true, true]),
+            ("vgg16", [false; 3]),
+        ] {
+            let found: Vec<bool> = pairs.iter().map(|pair| is_about(pair, held)).collect();
+            assert_eq!(found, expected, "{held}");
+        }
+    }
 }

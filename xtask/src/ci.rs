@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::{claims, generate, problem, tidy, workspace};
+use crate::{claims, generate, kernels, problem, tidy, workspace};
 
 /// What a step came to.
 enum Outcome {
@@ -19,11 +19,13 @@ enum Outcome {
 type Step = (&'static str, fn(&Path) -> Result<Outcome>);
 
 /// The steps: those that answer at once come first, the longest last.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 10] = [
     ("formatting", |root| execute(root, "cargo fmt --all --check", &[])),
     ("generated files", |root| no_problems(&generate::check(root)?)),
     ("claims", |root| no_problems(&claims::run(root, false)?.problems)),
     ("invariants", |root| no_problems(&tidy::check(root)?)),
+    ("workloads", workloads),
+    ("kernels", compiled_kernels),
     ("dependencies", dependencies),
     ("clippy", |root| execute(root, "cargo clippy --locked --workspace --all-targets -- -D warnings", &[])),
     ("documentation", |root| {
@@ -62,6 +64,17 @@ pub(crate) fn run(root: &Path, say: &dyn Fn(&str)) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("failed: {}", failed.join(", ")) }
 }
 
+/// The PTX is what the compiler makes of the sources; where the compiler cannot be had, at least that it was made from
+/// these sources.
+fn compiled_kernels(root: &Path) -> Result<Outcome> {
+    match kernels::check(root)? {
+        kernels::Checked::Compiled(problems) => no_problems(&problems),
+        kernels::Checked::MarksOnly(why) => {
+            Ok(Outcome::Skipped(format!("the PTX belongs to its sources but was not compiled again: {why}")))
+        }
+    }
+}
+
 /// Licences, sources and bans of what is in the lock file. The tool is no part of a fresh machine, so this runs where
 /// somebody has installed it.
 fn dependencies(root: &Path) -> Result<Outcome> {
@@ -73,6 +86,16 @@ fn dependencies(root: &Path) -> Result<Outcome> {
     }
     // Advisories are left out: they need a clone of their database, which CI's network may not reach.
     execute(root, "cargo deny --locked check bans licenses sources", &[])
+}
+
+/// The Python programs, as far as they can be tried without PyTorch.
+fn workloads(root: &Path) -> Result<Outcome> {
+    let mut probe = Command::new("python3");
+    probe.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    if !probe.status().is_ok_and(|status| status.success()) {
+        return Ok(Outcome::Skipped("python3 is not installed".to_owned()));
+    }
+    execute(root, "python3 -m unittest discover -q -s workloads/torch", &[])
 }
 
 /// The README's own test command, as written there.

@@ -13,6 +13,7 @@ use partywall_core::config::Config;
 use crate::claims;
 use crate::ledger::{Claim, LEDGER, Ledger};
 use crate::problem::Problem;
+use crate::profiles;
 use crate::workspace;
 
 /// Every generated file: its path from the root of the repository, and its text. A new one is added here.
@@ -26,12 +27,35 @@ fn outputs(root: &Path) -> Result<Vec<(PathBuf, String)>> {
         ("docs/scenarios.md".into(), partywall_sim::scenario::reference()),
         ("docs/cli.md".into(), partywall::cli::reference()),
         ("docs/partywall.schema.json".into(), Config::schema()),
+        (profiles::LIST.into(), profiles::list(root)?),
     ];
     let validations = partywall::recorded_validations().map_err(anyhow::Error::msg)?;
     outputs.extend(validations.into_iter().map(|(name, text)| (format!("results/sim/{name}").into(), text)));
     let demo = partywall::recorded_demo().map_err(anyhow::Error::msg)?;
     outputs.push(("results/sim/demo.json".into(), demo.json));
     outputs.extend(demo.pictures.into_iter().map(|(name, svg)| (format!("docs/{name}").into(), svg)));
+    outputs.extend(measured(root)?);
+    Ok(outputs)
+}
+
+/// What is made of the measurements on the H200: pictures, and how far they agree with earlier ones.
+fn measured(root: &Path) -> Result<Vec<(PathBuf, String)>> {
+    let shown = [
+        ("results/h200/networks.json", &["networks.svg", "resnet50-b1-resnet152-b32.svg"][..]),
+        ("results/h200/synthetic.json", &["synthetic.svg"]),
+    ];
+    let mut outputs = Vec::new();
+    for (file, wanted) in shown {
+        let text = workspace::read(root, file)?;
+        let pictures = partywall::recorded_pictures(&text, file).map_err(anyhow::Error::msg)?;
+        let pictures = pictures.into_iter().filter(|(name, _)| wanted.contains(&name.as_str()));
+        outputs.extend(pictures.map(|(name, svg)| (format!("docs/measured/{name}").into(), svg)));
+    }
+    let (record, plan) = ("results/h200/facts.json", "workloads/plans/facts.toml");
+    let texts = (workspace::read(root, record)?, workspace::read(root, plan)?);
+    let agreement = partywall::recorded_agreement((record, &texts.0), (plan, &texts.1));
+    let agreement = agreement.map_err(anyhow::Error::msg)?;
+    outputs.push(("results/h200/facts-agreement.json".into(), agreement));
     Ok(outputs)
 }
 

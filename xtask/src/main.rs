@@ -7,6 +7,7 @@ mod claims;
 mod decimal;
 mod figures;
 mod generate;
+mod kernels;
 mod ledger;
 mod problem;
 mod profiles;
@@ -16,7 +17,7 @@ mod workspace;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 
 /// Code generation and checks that CI and people run alike.
@@ -43,24 +44,33 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Compile kernels/*.cu to PTX, with a compiler that is downloaded (25 MB) into target/ the first time.
+    Kernels {
+        /// Write nothing; fail if a PTX file differs from what the compiler makes.
+        #[arg(long)]
+        check: bool,
+    },
     /// Check the invariants of ARCHITECTURE.md.
     Tidy,
-    /// Turn recorded solo profiles (JSON) into the files of profiles/networks.
+    /// Take recorded solo profiles (JSON) over into the files of profiles/networks.
     Profiles {
-        /// The recording.
-        recording: PathBuf,
+        /// The recordings, the oldest first.
+        #[arg(required = true)]
+        recordings: Vec<PathBuf>,
         /// Recorded pairs (CSV): networks alone in there count as a second measurement.
         #[arg(long)]
         pairs: Option<PathBuf>,
     },
-    /// Search the parameters of the contention model on recorded pairs (CSV) and print what was found.
+    /// Search the parameters of the contention model on measured co-runs and print what was found.
     Calibrate {
-        /// The pairs.
-        pairs: PathBuf,
+        /// Records of `partywall measure` (JSON) and files of pairs (CSV).
+        #[arg(required = true)]
+        measured: Vec<PathBuf>,
         /// Rounds over all parameters.
         #[arg(long, default_value_t = 20)]
         rounds: u32,
-        /// Leave the pairs of this latency-sensitive network out of the search and report the error on them.
+        /// Leave the pairs of this latency-sensitive network (bert_base), or beside this best-effort program (stream), out of
+        /// the search and report the error on them.
         #[arg(long)]
         hold_out: Option<String>,
         /// Keep this parameter, as it is or at a value: NAME or NAME=NUMBER.
@@ -95,11 +105,19 @@ fn run(task: &Task) -> Result<()> {
             }
             Ok(())
         }
-        Task::Profiles { recording, pairs } => {
-            profiles::convert(recording, pairs.as_deref(), &root.join("profiles/networks"))
+        Task::Kernels { check: true } => match kernels::check(&root)? {
+            kernels::Checked::Compiled(problems) => problem::none_of(&problems),
+            kernels::Checked::MarksOnly(why) => bail!("no compiler: {why}"),
+        },
+        Task::Kernels { check: false } => {
+            for path in kernels::build(&root)? {
+                println!("{}", path.display());
+            }
+            Ok(())
         }
-        Task::Calibrate { pairs, rounds, hold_out, fixed } => {
-            calibrate::calibrate(pairs, *rounds, hold_out.as_deref(), fixed)
+        Task::Profiles { recordings, pairs } => profiles::import(&root, recordings, pairs.as_deref()),
+        Task::Calibrate { measured, rounds, hold_out, fixed } => {
+            calibrate::calibrate(measured, *rounds, hold_out.as_deref(), fixed)
         }
         Task::Tidy => problem::none_of(&tidy::check(&root)?),
     }

@@ -6,9 +6,10 @@
 //! slows down; this grows with the others' load towards saturation. **Bandwidth**: what all ask for together cannot
 //! exceed what there is.
 //!
-//! A kernel's time is its launch part plus its work. The launch part (fetching code and parameters, ordering at
-//! kernel ends) sees the load of the whole chip even where a wall isolates the data: a software MIG was measured to
-//! leave 5 to 6 us on each launch beside a saturated other side, while data was untouched.
+//! A kernel's time is the gap before it, its launch part and its work. The gap is the GPU's front end at work, which waits
+//! for nobody's data. The launch part (fetching code and parameters, ordering at kernel ends) sees the load of the whole
+//! chip even where a wall isolates the data: a software MIG was measured to leave 5 to 6 us on each launch beside a
+//! saturated other side, while data was untouched.
 
 use crate::kernel::{Chip, Kernel, smooth};
 use crate::params::Params;
@@ -25,8 +26,8 @@ pub(crate) struct Load {
     pub(crate) cap: f64,
     /// SMs it draws on now if nobody else did, at most `cap`.
     pub(crate) drawn: f64,
-    /// Cost per launch that the wall adds, ns.
-    pub(crate) wall_ns: f64,
+    /// The gap before the kernel behind this wall, ns.
+    pub(crate) gap_ns: f64,
     /// Which part of the memory system its data is in.
     pub(crate) memory: usize,
     /// Whether its VRAM accesses are marked evict-first.
@@ -69,6 +70,7 @@ pub(crate) struct Contention {
 
 #[derive(Debug, Clone, Copy)]
 struct Part {
+    gap_ns: f64,
     launch_ns: f64,
     work_ns: f64,
     traffic: f64,
@@ -110,7 +112,7 @@ impl Contention {
             }
             // Beyond saturation each gets its part of the bandwidth, and feels it as far as it uses bandwidth.
             let excess = (inside / bandwidth - 1.0).max(0.0) * (kernel.traffic / bandwidth).min(1.0);
-            let launch = part.launch_ns * (1.0 + queueing(chip_wide, params));
+            let launch = part.gap_ns + part.launch_ns * (1.0 + queueing(chip_wide, params));
             rates.push(1.0 / (launch + part.work_ns * slowdown.max(1.0 + excess)));
         }
     }
@@ -140,8 +142,9 @@ fn alone(load: &Load, others_drawn: f64, chip: &Chip, clock: ClockFactors, param
         * (smooth(kernel.width / available) / load.unstretched)
         * (1.0 + params.sm_sharing * shared)
         * clocked;
-    let launch_ns = (kernel.launch_ns + load.wall_ns) * clock.launch;
-    Part { launch_ns, work_ns, traffic: kernel.traffic * kernel.work_ns / (launch_ns + work_ns) }
+    let (gap_ns, launch_ns) = (load.gap_ns * clock.launch, kernel.launch_ns * clock.launch);
+    let traffic = kernel.traffic * kernel.work_ns / (gap_ns + launch_ns + work_ns);
+    Part { gap_ns, launch_ns, work_ns, traffic }
 }
 
 fn queueing(load: f64, params: &Params) -> f64 {

@@ -1,6 +1,8 @@
 //! Tenants behind walls, measured as DESIGN says: each alone on the whole GPU without a wall (*solo*), each alone in
 //! its part of the wall, and all together, with the same arrivals every time.
 
+use std::borrow::Cow;
+
 use partywall_core::copy_scheduler::{self, Policy};
 use partywall_core::gpu::Gpu;
 use partywall_core::measure::{self, Percentile};
@@ -93,7 +95,7 @@ pub struct TenantResult {
     /// Rate, in `unit` per second.
     pub rate_per_s: f64,
     /// What the rate counts.
-    pub unit: &'static str,
+    pub unit: Cow<'static, str>,
     /// Rate over the rate alone on the whole GPU.
     pub kept: Option<f64>,
     /// Whether more was offered than could be served.
@@ -264,7 +266,7 @@ impl Experiment<'_> {
                 .filter(|_| asked > 0)
                 .map(|_| (counts.missed + counts.lost) as f64 / asked as f64),
             rate_per_s: rate,
-            unit: workload.program.unit,
+            unit: Cow::Borrowed(workload.program.unit),
             kept: measure::be_kept(rate, solo.counts.rate(solo.measured)),
             saturated: counts.saturated(),
             lost: counts.lost,

@@ -3,23 +3,31 @@
 //!
 //! # Measured
 //!
-//! Per kernel: its time in an eager pass and its launch shape. Per network: the latency of a CUDA graph replay.
+//! Per kernel: its time in a traced pass and its launch shape; for some, the bytes it moved. Per network: the latency
+//! of a CUDA graph replay; for some, at several SM counts.
 //!
 //! # Estimated, by this rule
 //!
-//! - **Time in a graph.** Kernels are scaled by one factor per network so that they and the launch gaps sum to the
-//!   graph's latency. Where the graph takes more than half as long again as the eager kernels (BERT: 1.8 to 2.5
-//!   times), it must hold kernels that the eager pass did not launch: attention that is not fused is a chain of
-//!   memory-bound kernels. The network's own memory-bound kernels are then repeated to fill the time.
+//! - **Time in a graph.** Kernels are scaled by one factor per network so that they and the gaps sum to the graph's
+//!   latency. Where only an eager pass was traced and the graph takes more than half as long again as its
+//!   kernels (BERT at batch 8: 2.4 times), the graph must hold kernels that the eager pass did not launch: attention that is
+//!   not fused is a chain of memory-bound kernels. The network's own memory-bound kernels are then repeated to fill the
+//!   time. The trace of a graph is taken as it is.
+//! - **Gaps**: what the graph takes beyond its kernels, divided evenly, at least [`Params::gap_ns`]. A program that replays
+//!   the graph otherwise leaves other gaps ([`Program::paced`]), and a client of MPS has those of MPS.
 //! - **Width**: on how many SMs' worth of throughput a kernel can draw: its threads over
-//!   [`Params::saturating_threads`].
+//!   [`Params::saturating_threads`], times what the network's latencies at several SM counts say about its kernels where
+//!   they were recorded ([`Widths`]). (That matrix products draw on at least a part of the room that their blocks fill, few
+//!   threads keeping a tensor core busy, was tried: the recorded curves of 20 networks fit no better with it.)
 //! - **SM scaling**: a kernel has a fixed part ([`Params::fixed_ns`]) and a rest that is stretched where fewer SMs are
-//!   available than its width ([`stretch`]).
+//!   available than its width ([`stretch`]). Where a wall gives a tenant SMs side by side, as the recordings did, what the
+//!   widths leave unexplained is made up for ([`Remainder`]).
 //! - **Room**: blocks over the blocks that fit one SM by threads, registers and shared memory (CUDA's occupancy
 //!   rule for compute capability 9.0). A kernel with more room than SMs runs in waves, and until its last wave is
 //!   placed no other kernel of the same pool can start: launch-order blocking.
-//! - **VRAM traffic**: memory-bound kernels move what a device copy would on the SMs they fill, math kernels the
-//!   fraction [`Params::math_intensity`] of it.
+//! - **VRAM traffic**, where a kernel's bytes were not recorded: memory-bound kernels (skinny matrix products among them)
+//!   move what a device copy would on the SMs that their blocks fill, math kernels the fraction
+//!   [`Params::math_intensity`] of it.
 //! - **Other GPUs**: math time follows tensor throughput per SM, memory-bound time the stream bandwidth, fixed parts
 //!   stay.
 
@@ -27,16 +35,35 @@ use partywall_core::gpu::Gpu;
 use partywall_core::units::{Bytes, Nanos};
 
 use crate::params::Params;
-use crate::profile::{KernelKind, Profile, Shape};
+use crate::power;
+use crate::profile::{KernelKind, OnSms, Pass, Profile, Shape};
+
+mod scaling;
+
+pub use scaling::{Remainder, Widths};
 
 /// VRAM traffic of the large matrix product: 16 waves of 132 tiles read about 65 MB of rows and columns each, and 134 MB
-/// are written, in 1.41 ms (estimate from the tiling).
-const GEMM_GB_S: f64 = 830.0;
+/// are written, in 1.28 ms (estimate from the tiling).
+const GEMM_GB_S: f64 = 915.0;
+
+/// Longest gap of a graph replay: what lies above is no gap (programs on the legacy default stream left 0.36 us in the
+/// median, 0.55 at most).
+const GAP_MAX_NS: f64 = 600.0;
+
+/// Kernels up to this long were seen to show none of MPS's gap while no other client is active, and those longer than
+/// the second by all of it: [`Params::mps_gap_ns`].
+const EXPOSED_NS: (f64, f64) = (1_300.0, 2_100.0);
 
 /// A kernel as the engine runs it. Times are nanoseconds alone on the whole GPU at the highest clock.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Kernel {
-    /// Launch gap and fixed part.
+    /// From the end of the kernel before it to its start, without MPS; how the program replays its graph is in it.
+    pub gap_ns: f64,
+    /// How many launches it stands for: one, or more where kernels were merged.
+    pub launches: f64,
+    /// How many of these show the gap of MPS while no other client is active, by their length ([`Params::mps_gap_ns`]).
+    pub exposed: f64,
+    /// Fixed part: fetching code and parameters, the first loads.
     pub launch_ns: f64,
     /// The part that scales with SMs.
     pub work_ns: f64,
@@ -48,8 +75,10 @@ pub struct Kernel {
     pub traffic: f64,
     /// How much of the memory system's queueing delay its work sees, 0 to 1.
     pub sensitivity: f64,
-    /// Whether it computes (for clock and power) or moves data.
+    /// Whether it computes (for the clock) or moves data.
     pub math: bool,
+    /// Power of an SM that it draws on, as a fraction of [`Gpu::power_busy_w`] over all SMs.
+    pub activity: f64,
 }
 
 /// What a tenant runs for one request: a copy in, kernels, a copy out.
@@ -69,6 +98,8 @@ pub struct Program {
     pub unit: &'static str,
     /// Whether VRAM accesses are marked evict-first, which keeps them from pushing other tenants' lines out of L2.
     pub evict_first: bool,
+    /// What of its latencies on fewer SMs the widths of its kernels do not explain.
+    pub remainder: Remainder,
 }
 
 /// The figures of a GPU that the engine calculates with.
@@ -109,37 +140,32 @@ pub(crate) fn smooth(ratio: f64) -> f64 {
 impl Program {
     /// The kernels of `profile`, recorded on `recorded`, as they would run on `chip`.
     pub fn of(profile: &Profile, recorded: &Chip, chip: &Chip, params: &Params) -> Self {
-        let graph_ns = profile.solo_ms() * 1e6;
-        let copies = copies_of_memory_kernels(profile, graph_ns, params);
-        let in_graph = profile.kernels.iter().flat_map(|&(shape, ns)| {
-            let shape = &profile.shapes[shape as usize];
-            let copies = if shape.kind == KernelKind::Math { 1 } else { copies };
-            std::iter::repeat_n((shape, f64::from(ns)), copies)
-        });
-        let in_graph: Vec<(&Shape, f64)> = in_graph.collect();
-        let eager_ns: f64 = in_graph.iter().map(|(_, ns)| ns).sum();
-        let gaps_ns = params.gap_ns * in_graph.len() as f64;
-        // Never below a third: a graph much faster than its eager kernels would be a damaged profile.
-        let scale = ((graph_ns - gaps_ns) / eager_ns).max(1.0 / 3.0);
-        let kernels = in_graph
-            .iter()
-            .map(|(shape, ns)| Kernel::estimate(shape, ns * scale, recorded, params).moved(recorded, chip));
+        let launches = Launches::of(profile, params);
+        let (widths, remainder) = launches.widths(recorded, params);
+        let kernels = launches.kernels(recorded, params, widths);
         Self {
             name: profile.name(),
-            kernels: kernels.collect(),
+            kernels: kernels.map(|kernel| kernel.moved(recorded, chip)).collect(),
             input: Bytes::ZERO,
             output: Bytes::ZERO,
             items: f64::from(profile.batch),
             unit: "inputs",
             evict_first: false,
+            remainder,
         }
+    }
+
+    /// What the recorded latencies of `profile` at several SM counts say about its kernels; the rule as it is without
+    /// such latencies. For reports: [`Program::of`] takes it into account.
+    pub fn widths(profile: &Profile, recorded: &Chip, params: &Params) -> Widths {
+        Launches::of(profile, params).widths(recorded, params).0
     }
 
     /// Device-to-device copies of 1 GiB, reading and writing as fast as VRAM allows.
     ///
     /// Shape: 65 536 blocks of 256 threads, 16 KiB each (estimate; it makes 62 waves, whose tail of 8 us is the
-    /// window in which another tenant's kernels were seen to start under MPS). 45 SMs' worth of width: 28 SMs moved
-    /// 2.6, 68 moved 3.7 and all 132 moved 4.25 TB/s.
+    /// window in which another tenant's kernels were seen to start under MPS). 62 SMs' worth of width: 16 SMs moved
+    /// 1.03, 28 moved 1.92, 66 moved 3.5 and all 132 moved 4.25 TB/s.
     pub fn stream(chip: &Chip, params: &Params) -> Self {
         let moved = 2.0 * (1u64 << 30) as f64;
         let shape = Shape { kind: KernelKind::Memory, blocks: 65_536, threads: 256, regs: 32, smem: 0 };
@@ -147,30 +173,38 @@ impl Program {
             "stream",
             (moved / 1e9, "GB"),
             Kernel {
-                launch_ns: params.gap_ns + params.fixed_ns,
+                gap_ns: params.gap_ns,
+                launches: 1.0,
+                exposed: 1.0,
+                launch_ns: params.fixed_ns,
                 work_ns: moved / chip.bandwidth,
-                width: 45.0 * chip.sms / 132.0,
+                width: 62.0 * chip.sms / 132.0,
                 room: room(&shape),
                 traffic: chip.bandwidth,
                 sensitivity: 0.0,
                 math: false,
+                activity: power::STREAM_ACTIVITY,
             },
         )
     }
 
     /// bf16 matrix products of 8192 x 8192.
     ///
-    /// 710 a second on the H200 (measured). 2 048 tiles of 128 x 256, one to an SM (estimate; the half-empty 16th wave
+    /// 5.92 a second and SM at the highest clock (measured on 66 and 16 SMs; on all 132 the power cap leaves 608). 2 048 tiles of 128 x 256, one to an SM (estimate; the half-empty 16th wave
     /// is the window of 70 to 76 us in which another tenant's kernels were seen to run under MPS).
     pub fn gemm(recorded: &Chip, chip: &Chip, params: &Params) -> Self {
         let kernel = Kernel {
-            launch_ns: params.gap_ns + params.fixed_ns,
-            work_ns: 1e9 / 710.0,
+            gap_ns: params.gap_ns,
+            launches: 1.0,
+            exposed: 1.0,
+            launch_ns: params.fixed_ns,
+            work_ns: 1e9 / (5.92 * recorded.sms),
             width: 2048.0,
             room: 2048.0,
             traffic: GEMM_GB_S,
-            sensitivity: 1.0 - GEMM_GB_S / recorded.bandwidth,
+            sensitivity: sensitivity(GEMM_GB_S, recorded),
             math: true,
+            activity: power::PRODUCT_ACTIVITY,
         };
         Self::single("gemm", (1.0, "products"), kernel.moved(recorded, chip))
     }
@@ -185,6 +219,7 @@ impl Program {
             items: bytes.0 as f64 / 1e9,
             unit: "GB",
             evict_first: false,
+            remainder: Remainder::default(),
         }
     }
 
@@ -197,6 +232,7 @@ impl Program {
             items,
             unit,
             evict_first: false,
+            remainder: Remainder::default(),
         }
     }
 
@@ -204,6 +240,24 @@ impl Program {
     #[must_use]
     pub fn with_copies(self, input: Bytes, output: Bytes) -> Self {
         Self { input, output, ..self }
+    }
+
+    /// The same program with the gaps between its kernels that make it take `solo_ns` alone on the whole GPU: kernels
+    /// are the GPU's, gaps are how a program replays its graph. Replays on the legacy default stream took a third of a
+    /// microsecond per kernel longer than those on a stream of their own, with the same kernels. What gaps cannot be, as
+    /// they are neither shorter than [`Params::gap_ns`] nor as long as kernels, the kernels themselves take more or less.
+    #[must_use]
+    pub fn paced(mut self, solo_ns: f64, params: &Params) -> Self {
+        let launches: f64 = self.kernels.iter().map(|kernel| kernel.launches).sum();
+        let spans_ns: f64 = self.kernels.iter().map(|kernel| kernel.launch_ns + kernel.work_ns).sum();
+        let gap_ns = ((solo_ns - spans_ns) / launches).clamp(params.gap_ns, GAP_MAX_NS.max(params.gap_ns));
+        let scale = ((solo_ns - gap_ns * launches) / spans_ns).max(1.0 / 3.0);
+        for kernel in &mut self.kernels {
+            kernel.gap_ns = gap_ns * kernel.launches;
+            kernel.launch_ns *= scale;
+            kernel.work_ns *= scale;
+        }
+        self
     }
 
     /// Time of one pass alone on the whole GPU, without copies, nanoseconds.
@@ -231,8 +285,64 @@ impl Program {
     }
 }
 
+/// The kernels of one pass as the graph launches them.
+struct Launches<'p> {
+    profile: &'p Profile,
+    /// Index into the profile's kernels, and time without the gap.
+    in_graph: Vec<(usize, f64)>,
+    gap_ns: f64,
+}
+
+impl<'p> Launches<'p> {
+    fn of(profile: &'p Profile, params: &Params) -> Self {
+        let graph_ns = profile.solo_ms() * 1e6;
+        let copies = copies_of_memory_kernels(profile, graph_ns, params);
+        let launched = profile.kernels.iter().enumerate().flat_map(|(index, &(shape, ns))| {
+            let math = profile.shapes[shape as usize].kind == KernelKind::Math;
+            std::iter::repeat_n((index, f64::from(ns)), if math { 1 } else { copies })
+        });
+        let mut in_graph: Vec<(usize, f64)> = launched.collect();
+        let traced_ns: f64 = in_graph.iter().map(|(_, ns)| ns).sum();
+        let launches = in_graph.len() as f64;
+        // What the graph takes beyond its kernels is gaps, as far as gaps go.
+        let gap_ns = ((graph_ns - traced_ns) / launches).clamp(params.gap_ns, GAP_MAX_NS.max(params.gap_ns));
+        // Never below a third: a graph much faster than its kernels would be a damaged profile.
+        let scale = ((graph_ns - gap_ns * launches) / traced_ns).max(1.0 / 3.0);
+        in_graph.iter_mut().for_each(|(_, ns)| *ns *= scale);
+        Self { profile, in_graph, gap_ns }
+    }
+
+    fn kernels(&self, chip: &Chip, params: &Params, widths: Widths) -> impl Iterator<Item = Kernel> {
+        self.in_graph.iter().map(move |&(index, span_ns)| {
+            let shape = &self.profile.shapes[self.profile.kernels[index].0 as usize];
+            let kernel = Kernel::estimate(shape, span_ns, chip, params, widths);
+            let kernel = Kernel { gap_ns: self.gap_ns, ..kernel };
+            match self.profile.vram_bytes.get(index).copied().flatten() {
+                Some(bytes) => kernel.that_moves(bytes, chip),
+                None => kernel,
+            }
+        })
+    }
+
+    fn widths(&self, chip: &Chip, params: &Params) -> (Widths, Remainder) {
+        if self.profile.scaling.is_empty() {
+            return (Widths::RULE, Remainder::default());
+        }
+        let by_rule: Vec<Kernel> = self.kernels(chip, params, Widths::RULE).collect();
+        let mut curve = self.profile.scaling.clone();
+        if curve.iter().all(|point| f64::from(point.sms) < chip.sms) {
+            // A green context on all SMs was measured to cost nothing.
+            curve.push(OnSms { sms: chip.sms as u32, p50_ms: self.profile.graph_p50_ms });
+        }
+        Widths::fit(&by_rule, &curve, chip.sms)
+    }
+}
+
 /// How often each memory-bound kernel is launched in the graph, for the eager kernels to last as long as the graph.
 fn copies_of_memory_kernels(profile: &Profile, graph_ns: f64, params: &Params) -> usize {
+    if profile.pass == Pass::Graph {
+        return 1;
+    }
     let memory = |shape: u32| profile.shapes[shape as usize].kind != KernelKind::Math;
     let span = |&(_, ns): &(u32, u32)| f64::from(ns) + params.gap_ns;
     let all: f64 = profile.kernels.iter().map(span).sum();
@@ -254,6 +364,9 @@ fn merge(kernels: &[Kernel]) -> Kernel {
         if work_ns > 0.0 { weighed / work_ns } else { value(&kernels[0]) }
     };
     Kernel {
+        gap_ns: kernels.iter().map(|kernel| kernel.gap_ns).sum(),
+        launches: kernels.iter().map(|kernel| kernel.launches).sum(),
+        exposed: kernels.iter().map(|kernel| kernel.exposed).sum(),
         launch_ns,
         work_ns,
         width: mean(|kernel| kernel.width),
@@ -261,34 +374,52 @@ fn merge(kernels: &[Kernel]) -> Kernel {
         traffic: mean(|kernel| kernel.traffic),
         sensitivity: mean(|kernel| kernel.sensitivity),
         math: mean(|kernel| f64::from(u8::from(kernel.math))) > 0.5,
+        activity: mean(|kernel| kernel.activity),
     }
 }
 
 impl Kernel {
     /// Its time alone on the whole GPU, nanoseconds.
     pub fn alone_ns(&self) -> f64 {
-        self.launch_ns + self.work_ns
+        self.gap_ns + self.launch_ns + self.work_ns
+    }
+
+    /// The gap before it as a client of MPS, alone or while another one is active.
+    pub(crate) fn mps_gap_ns(&self, shared: bool, params: &Params) -> f64 {
+        let exposed = if shared { self.launches } else { self.exposed };
+        params.gap_ns * (self.launches - exposed) + params.mps_gap_ns * exposed
     }
 
     /// Alone on the GPU it was recorded on; `span_ns` is its time in a graph without the gap.
-    fn estimate(shape: &Shape, span_ns: f64, chip: &Chip, params: &Params) -> Self {
+    fn estimate(shape: &Shape, span_ns: f64, chip: &Chip, params: &Params, widths: Widths) -> Self {
         // A kernel of one microsecond is all latency, but a share must remain that SMs can change.
         let fixed_ns = params.fixed_ns.min(0.9 * span_ns);
         let (blocks, threads) = launch(shape, chip);
-        let width = (blocks * threads / params.saturating_threads).max(1.0);
         let math = shape.kind == KernelKind::Math;
+        let width = (blocks * threads / params.saturating_threads * widths.of(math)).max(1.0);
         let intensity = if math { params.math_intensity } else { 1.0 };
-        let traffic = intensity * chip.bandwidth * (width / chip.sms).min(1.0);
+        let traffic = intensity * chip.bandwidth * (width.max(room(shape)) / chip.sms).min(1.0);
+        let (from, to) = EXPOSED_NS;
         Self {
-            launch_ns: params.gap_ns + fixed_ns,
+            gap_ns: params.gap_ns,
+            launches: 1.0,
+            exposed: ((span_ns - from) / (to - from)).clamp(0.0, 1.0),
+            launch_ns: fixed_ns,
             work_ns: span_ns - fixed_ns,
             width,
             room: room(shape),
             traffic,
-            // What already moves all the memory system can move waits for bandwidth, not for latency.
-            sensitivity: (1.0 - traffic / chip.bandwidth).max(0.0),
+            sensitivity: sensitivity(traffic, chip),
             math,
+            activity: if math { power::MATH_ACTIVITY } else { power::MEMORY_ACTIVITY },
         }
+    }
+
+    /// The same kernel with the bytes that it was seen to move in place of the rule's. A kernel of a microsecond may
+    /// seem to move more than there is bandwidth for, because its fixed part moves some of them.
+    fn that_moves(self, bytes: u64, chip: &Chip) -> Self {
+        let traffic = (bytes as f64 / self.work_ns).min(chip.bandwidth);
+        Self { traffic, sensitivity: sensitivity(traffic, chip), ..self }
     }
 
     /// The same kernel on another GPU. Estimate: its width stays, so a smaller GPU is filled by fewer blocks; the time
@@ -303,6 +434,11 @@ impl Kernel {
         };
         Self { work_ns: self.work_ns * slower, traffic: (self.traffic / slower).min(to.bandwidth), ..self }
     }
+}
+
+/// What already moves all the memory system can move waits for bandwidth, not for latency.
+fn sensitivity(traffic: f64, chip: &Chip) -> f64 {
+    (1.0 - traffic / chip.bandwidth).max(0.0)
 }
 
 /// Blocks and threads; copies and fills inside the device were recorded without a grid and count as one block of

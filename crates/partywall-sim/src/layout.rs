@@ -46,10 +46,19 @@ pub(crate) enum Dispatch {
 pub(crate) struct Place {
     /// SMs at most.
     pub(crate) cap: f64,
+    /// Whether these are certain SMs, side by side, as those were on which networks were recorded, and not any of the chip.
+    pub(crate) compact: bool,
     /// Part of the memory system.
     pub(crate) memory: usize,
     /// Tenants of one domain die of each other's faults.
     pub(crate) fault_domain: usize,
+}
+
+impl Place {
+    /// What the widths of the kernels of `program` do not explain of its latency here.
+    pub(crate) fn remainder(&self, program: &Program) -> f64 {
+        if self.compact { program.remainder.at(self.cap) } else { 1.0 }
+    }
 }
 
 /// What a wall makes of a GPU and its tenants.
@@ -145,6 +154,23 @@ impl Layout {
 }
 
 impl Layout {
+    /// The same with SM sets of exactly these sizes, in the order of the tenants, whatever the steps are in which the
+    /// wall cuts by itself. What is measured is cut as the driver allows, which may be finer.
+    #[must_use]
+    pub fn with_sms(mut self, sms: &[SmCount]) -> Self {
+        for ((place, described), sms) in self.places.iter_mut().zip(&mut self.described).zip(sms) {
+            place.cap = f64::from(sms.0);
+            *described = sms.to_string();
+        }
+        self
+    }
+
+    /// The same with all tenants in one process, which needs no MPS.
+    #[must_use]
+    pub fn in_one_process(self) -> Self {
+        Self { mps: false, ..self }
+    }
+
     /// The place of one tenant, with nobody else there: for what its part of the wall costs without neighbours. A
     /// tenant under an arbiter keeps what it would have at first.
     #[must_use]
@@ -191,9 +217,20 @@ impl Builder<'_> {
         if self.wall.fault_contained() { tenant } else { 0 }
     }
 
+    /// Walls that give away certain SMs take them side by side; a percentage of MPS is a number of SMs, wherever.
+    fn compact(&self) -> bool {
+        match self.wall {
+            Wall::Exclusive | Wall::StreamPriority | Wall::TimeSlicing | Wall::Mps | Wall::MpsPercentage => {
+                false
+            }
+            Wall::MpsStatic | Wall::GreenContexts | Wall::Mig | Wall::Sides | Wall::Partywall => true,
+        }
+    }
+
     fn with_caps(&self, dispatch: Dispatch, mps: bool, caps: &[u32]) -> Layout {
         let places = caps.iter().enumerate().map(|(tenant, &cap)| Place {
             cap: f64::from(cap),
+            compact: self.compact(),
             memory: 0,
             fault_domain: self.domain(tenant),
         });

@@ -76,6 +76,10 @@ pub enum Load {
         /// Requests queued at once; all of them are waited for before the pause begins.
         #[serde(default = "one_request")]
         depth: u32,
+        /// What the host takes besides the pause until it has queued them, half to one and a half times this. Behind
+        /// a wall that shares SMs a neighbour gets on in that time. Not given: [`crate::params::Params::host_ns`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        host: Option<Nanos>,
     },
     /// As recorded.
     Replay {
@@ -157,6 +161,13 @@ pub struct ClosedLoop {
     pub pause: Nanos,
     /// Requests queued at once, 1 to [`MAX_DEPTH`].
     pub depth: u32,
+    /// What the host takes besides the pause, on average; `None` for what the model takes for everybody.
+    pub host: Option<Nanos>,
+}
+
+impl ClosedLoop {
+    /// One request after the other, without a pause.
+    pub const BACK_TO_BACK: Self = Self { pause: Nanos::ZERO, depth: 1, host: None };
 }
 
 /// A load that was checked and has its trace. Cheap to clone: a trace is shared.
@@ -174,6 +185,11 @@ enum Kind {
 }
 
 impl Load {
+    /// A closed loop without pauses, whose host takes what the model takes for everybody.
+    pub const fn closed(depth: u32) -> Self {
+        Self::Closed { pause: Nanos::ZERO, depth, host: None }
+    }
+
     /// The trace that [`Load::demand`] will ask for.
     pub fn trace(&self) -> Option<&TraceRef> {
         match self {
@@ -209,8 +225,10 @@ impl Load {
                 );
                 within("burst + calm", cycle, cycle.as_secs() >= shortest, &expected)
             }
-            Self::Closed { pause, depth } => {
+            Self::Closed { pause, depth, host } => {
                 within("pause", *pause, *pause <= LONGEST, "at most 1000h")?;
+                let host = host.unwrap_or_default();
+                within("host", host, host <= LONGEST, "at most 1000h")?;
                 within("depth", *depth, (1..=MAX_DEPTH).contains(depth), &format!("1 to {MAX_DEPTH}"))
             }
             Self::Replay { speed, .. } => between("speed", *speed, 1e-6, 1e6),
@@ -232,7 +250,9 @@ impl Load {
             Self::Bursty { rate_per_s, burst_factor, burst, calm } => {
                 Kind::Bursty(arrivals::Bursts::new(*rate_per_s, *burst_factor, *burst, *calm))
             }
-            Self::Closed { pause, depth } => Kind::Closed(ClosedLoop { pause: *pause, depth: *depth }),
+            Self::Closed { pause, depth, host } => {
+                Kind::Closed(ClosedLoop { pause: *pause, depth: *depth, host: *host })
+            }
             Self::Replay { trace: wanted, repeat, speed } => replay(wanted, *repeat, *speed, trace)?,
             Self::Fitted { like, rate_scale } => Kind::Fitted { like: *like, rate_scale: *rate_scale },
         }))
@@ -299,7 +319,7 @@ fn replay(wanted: &TraceRef, repeat: bool, speed: f64, trace: Option<&Trace>) ->
     };
     Ok(match &task.load {
         TaskLoad::Listed(requests) => Kind::Replay(recording(requests, repeat, speed, path)?),
-        TaskLoad::Closed => Kind::Closed(ClosedLoop { pause: Nanos::ZERO, depth: 1 }),
+        TaskLoad::Closed => Kind::Closed(ClosedLoop::BACK_TO_BACK),
         TaskLoad::Periodic { rate_per_s } => {
             rate("frequency x speed", rate_per_s * speed)?;
             Kind::Periodic { rate_per_s: rate_per_s * speed }

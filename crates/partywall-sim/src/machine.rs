@@ -73,6 +73,8 @@ struct Tenant {
     program: Program,
     class: Class,
     place: Place,
+    /// [`crate::kernel::Remainder`] on the SMs of its place.
+    remainder: f64,
     objective: Option<Nanos>,
     arrivals: Option<Arrivals>,
     closed: Option<ClosedLoop>,
@@ -119,6 +121,8 @@ struct Placed {
     yields_at: f64,
     /// SMs that it may draw on.
     cap: f64,
+    /// Its scaling part where it runs, ns.
+    work_ns: f64,
     /// See [`Running::unstretched`].
     unstretched: f64,
 }
@@ -306,11 +310,6 @@ impl<'a> Machine<'a> {
         let sliced = self.setup.layout.dispatch == Dispatch::Sliced;
         let mps = self.setup.layout.mps;
         let active = self.tenants.iter().filter(|t| !matches!(t.phase, Phase::Idle | Phase::Down)).count();
-        let wall_ns = match (mps, active > 1) {
-            (false, _) => 0.0,
-            (true, false) => self.setup.params.mps_launch_ns,
-            (true, true) => self.setup.params.mps_launch_ns + self.setup.params.mps_shared_ns,
-        };
         for (index, tenant) in self.tenants.iter_mut().enumerate() {
             if tenant.phase != Phase::Running {
                 continue;
@@ -320,8 +319,9 @@ impl<'a> Machine<'a> {
                 continue;
             }
             let kernel = tenant.program.kernels[tenant.next];
+            let gap_ns = if mps { kernel.mps_gap_ns(active > 1, &self.setup.params) } else { kernel.gap_ns };
             self.running.push(index);
-            self.loads.push(tenant.placed.load(&kernel, tenant, wall_ns));
+            self.loads.push(tenant.placed.load(&kernel, tenant, gap_ns));
         }
         self.contention.rates(
             &self.loads,
@@ -370,6 +370,7 @@ impl Tenant {
     fn new(workload: &Workload, place: Place, seed: u64, stream: u64, meter: LoadMeter) -> Self {
         Self {
             program: workload.program.clone(),
+            remainder: place.remainder(&workload.program),
             class: workload.class,
             place,
             objective: workload.objective,

@@ -67,7 +67,7 @@ impl Latencies {
         (!self.0.is_empty()).then(|| Nanos(self.0.value_at_quantile(q)))
     }
 
-    /// Element `floor(q * n)` of the sorted latencies, counted from 0: how the recordings take their percentiles. It
+    /// Element `floor(q * n)` of the sorted latencies, counted from 0: how files of pairs took their percentiles. It
     /// differs from [`Self::quantile`] where half of the requests are fast and half slow, as beside a tenant whose
     /// work is about as long as a time slice.
     pub fn sorted_at(&self, q: f64) -> Option<Nanos> {

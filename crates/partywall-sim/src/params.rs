@@ -1,43 +1,49 @@
 //! The calibrated parameters of the model: few, physical, each with the measurement that fixes it.
 //!
-//! `partywall sim validate` holds the model against recorded pairs; `cargo xtask calibrate PAIRS.csv` is the search
-//! that found the values. "Pairs" below are the recorded co-runs of two networks on an H200 (November 2026, driver
-//! 580.159, PyTorch 2.11, CUDA graphs, separate processes).
+//! `partywall sim validate` holds the model against measured co-runs; `cargo xtask calibrate MEASURED…` is the search
+//! that found the values. "Pairs" below are recorded co-runs on an H200 (November 2026, driver 580.159, PyTorch 2.11, CUDA
+//! graphs, separate processes): `results/h200/networks.json`, whose programs replay on streams of their own, and
+//! `results/h200/pairs.csv`, whose programs replayed on the legacy default stream.
 
 /// Parameters of the contention model. Times are nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Params {
-    /// From the end of a kernel to the start of the next one of a CUDA graph. Fixed by graph latency minus the sum
-    /// of the kernels, over the number of kernels: median 0.41 us over the 33 recorded profiles whose eager and
-    /// graph kernels agree.
+    /// From the end of a kernel to the start of the next one of a CUDA graph, at least. Fixed by traces of graph replays
+    /// on a stream of their own: 0.096 us in the median of nearly all of 20 networks.
     pub gap_ns: f64,
     /// The part of a kernel that does not shrink with more SMs: fetching code and parameters, the first loads.
-    /// Fixed by networks alone on fewer SMs (pairs without a neighbour at 50 %; ResNet-50, MobileNetV3 and VGG-16 on
-    /// 64 and 16 SMs).
+    /// Fixed by pairs: this part sees the load of the memory system whatever the kernel itself reads.
     pub fixed_ns: f64,
-    /// Threads that keep one SM busy. Fixed by the same measurements.
+    /// Threads that keep one SM busy. Fixed by networks alone on fewer SMs: with it, the factors that their recorded
+    /// latencies ask for lie around 1.
     pub saturating_threads: f64,
-    /// What MPS adds to each kernel of a client that is alone. Fixed by pairs under MPS without a neighbour.
-    pub mps_launch_ns: f64,
-    /// What it adds while another client is active. Fixed by best-effort tenants held to 6 % of the SMs, which
-    /// cost their neighbours 4 to 9 % whatever they run.
-    pub mps_shared_ns: f64,
-    /// How long a process keeps the GPU under time-slicing. Fixed by pairs under time-slicing: a request waits this
-    /// long less the pause since the last one.
+    /// The same gap for a client of MPS, whatever it is without: with another client active before every kernel,
+    /// alone only before kernels that are not as short as a launch. Fixed by networks alone under MPS, which take the same
+    /// there from programs that differ by a tenth without it, and by neighbours held to 12 % of the SMs.
+    pub mps_gap_ns: f64,
+    /// How long a process keeps the GPU under time-slicing. Fixed by pairs under time-slicing: a request waits for this
+    /// and two switches, less the pause since the last one.
     pub slice_ns: f64,
-    /// What changing the process costs. Fixed by the best-effort rate of the same pairs.
+    /// What changing the process costs. Fixed by networks beside a stream under time-slicing, where two switches are what
+    /// a period has beyond the two programs: 0.22 to 0.38 ms. (With two processes on the GPU instead of ten, which
+    /// is how `pairs.csv` was recorded, it was a third of that.)
     pub switch_ns: f64,
-    /// Delay of memory accesses at low load: extra time per unit of others' load. Fixed by pairs at 50 % of the SMs
-    /// each.
+    /// Delay of memory accesses at low load: extra time per unit of others' load. Fixed by pairs on half of the SMs each.
     pub queue_gain: f64,
     /// Growth of that delay towards saturation: delay = gain * load / (1 - knee * load).
     pub queue_knee: f64,
     /// VRAM traffic of math kernels as a fraction of what a device copy moves on the same SMs. Fixed by what networks as
-    /// best-effort tenants cost their neighbours, beyond what their memory-bound kernels explain.
+    /// best-effort tenants cost their neighbours, beyond what their memory-bound kernels explain. The GPU's counters had 0
+    /// to 0.2 for matrix products of ResNet-50 at batch 1.
     pub math_intensity: f64,
-    /// From the end of a synchronised batch of launches to the next launch by the host. Fixed by pairs beside streams and
-    /// matrix products, which leave the GPU to others for that long every four and every two kernels.
+    /// From the end of a synchronised batch of launches to the next launch on the GPU, where nothing is known of the
+    /// host. Fixed by pairs of `pairs.csv` beside streams and matrix products, which leave the GPU to others for that long
+    /// every four and every two kernels.
     pub host_ns: f64,
+    /// What is added where the host is known: from the end of the last kernel to the host that waits for it, and from its
+    /// call to the first kernel. Fixed by ResNet-50 and MobileNetV3 beside streams under MPS, which get on as long as
+    /// that; at most what streams alone leave unexplained of their time.
+    pub reach_ns: f64,
     /// Extra time, in multiples of itself, of a kernel whose SMs are all shared with another tenant's: most of its
     /// blocks wait for slots. Fixed by pairs under MPS.
     pub sm_sharing: f64,
@@ -49,19 +55,19 @@ pub struct Params {
 impl Default for Params {
     fn default() -> Self {
         Self {
-            gap_ns: 390.0,
-            fixed_ns: 500.0,
+            gap_ns: 96.0,
+            fixed_ns: 380.0,
             saturating_threads: 900.0,
-            mps_launch_ns: 195.0,
-            mps_shared_ns: 200.0,
-            slice_ns: 2200000.0,
-            switch_ns: 40000.0,
-            queue_gain: 0.57,
-            queue_knee: 0.363,
-            math_intensity: 0.97,
+            mps_gap_ns: 1000.0,
+            slice_ns: 2150000.0,
+            switch_ns: 125000.0,
+            queue_gain: 0.586,
+            queue_knee: 0.448,
+            math_intensity: 0.138,
             host_ns: 14000.0,
-            sm_sharing: 2.5,
-            start_room: 0.372,
+            reach_ns: 18000.0,
+            sm_sharing: 2.67,
+            start_room: 0.412,
         }
     }
 }
@@ -73,14 +79,14 @@ impl Params {
             ("gap_ns", &mut self.gap_ns),
             ("fixed_ns", &mut self.fixed_ns),
             ("saturating_threads", &mut self.saturating_threads),
-            ("mps_launch_ns", &mut self.mps_launch_ns),
-            ("mps_shared_ns", &mut self.mps_shared_ns),
+            ("mps_gap_ns", &mut self.mps_gap_ns),
             ("slice_ns", &mut self.slice_ns),
             ("switch_ns", &mut self.switch_ns),
             ("queue_gain", &mut self.queue_gain),
             ("queue_knee", &mut self.queue_knee),
             ("math_intensity", &mut self.math_intensity),
             ("host_ns", &mut self.host_ns),
+            ("reach_ns", &mut self.reach_ns),
             ("sm_sharing", &mut self.sm_sharing),
             ("start_room", &mut self.start_room),
         ]

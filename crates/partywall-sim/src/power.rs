@@ -10,12 +10,19 @@ use partywall_core::gpu::Gpu;
 /// How often the clock is decided anew, ns. Firmware loops take milliseconds to tens of them; the mean matters here.
 pub(crate) const PERIOD_NS: u64 = 5_000_000;
 
-/// Activity of an SM that multiplies matrices for a network, relative to the worst a program can do (estimate: a
-/// large bf16 product was measured on the H200 to run as fast beside pauses as without, so it stays below the cap).
+/// Activity of an SM that multiplies matrices for a network, relative to what all SMs are taken to draw (estimate; it
+/// gives BERT-base at batch 32 650 W on the H200, where 622 W were read and the clock stayed up).
 pub(crate) const MATH_ACTIVITY: f64 = 0.8;
 
 /// The same for an SM that mostly waits for memory (estimate).
 pub(crate) const MEMORY_ACTIVITY: f64 = 0.5;
+
+/// Of a large matrix product, which keeps the tensor cores busier than any network: on all SMs of the H200 the clock settled
+/// at 0.77 of the highest (`results/h200/networks.json`).
+pub(crate) const PRODUCT_ACTIVITY: f64 = 1.54;
+
+/// Of device copies, for each of the SMs that they draw on: 568 W on the H200 (the same).
+pub(crate) const STREAM_ACTIVITY: f64 = 1.36;
 
 const EXPONENT: f64 = 2.4;
 
@@ -40,7 +47,7 @@ impl Power {
         }
     }
 
-    /// The clock, as a fraction of the highest, at which `activity` (0 to 1) fits the cap.
+    /// The clock, as a fraction of the highest, at which `activity` fits the cap.
     pub(crate) fn clock(&self, activity: f64) -> f64 {
         let wanted = self.busy_w * activity;
         if self.idle_w + wanted <= self.cap_w {

@@ -1,8 +1,8 @@
 //! Recorded model profiles: which kernels a network launches, in which order, and how long each took alone.
 //!
-//! The files in `profiles/networks/` hold what was measured and nothing else. What was not measured (bytes moved,
-//! how a kernel scales with SMs) is estimated when a profile becomes a [`crate::kernel::Program`], by the rule
-//! documented there.
+//! The files in `profiles/networks/` hold what was measured and nothing else, and say for each figure where it comes
+//! from. What was not measured (for most networks the bytes moved and how kernels scale with SMs) is estimated when a
+//! profile becomes a [`crate::kernel::Program`], by the rule documented there.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub enum KernelKind {
     /// Matrix products, convolutions, fused attention.
     Math,
-    /// Elementwise, normalisation, pooling, layout changes, reductions: bound by moving operands.
+    /// Elementwise, normalisation, pooling, layout changes, reductions, skinny matrix products: bound by moving operands.
     Memory,
     /// A copy or fill inside the device; recorded without a launch shape.
     Copy,
@@ -35,6 +35,43 @@ pub struct Shape {
     pub smem: u32,
 }
 
+/// What the kernels of a profile were launched by when they were traced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pass {
+    /// The framework, one after the other: a graph of the same network may hold others.
+    #[default]
+    Eager,
+    /// The replay of a CUDA graph: exactly what the latency is of.
+    Graph,
+}
+
+/// How and when each kind of figure was recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sources {
+    /// Of the latencies.
+    pub latency: String,
+    /// Of the kernels, their times and shapes.
+    pub kernels: String,
+    /// Of the bytes moved; `None` where there are none.
+    #[serde(default)]
+    pub bytes: Option<String>,
+    /// Of the latencies at several SM counts; `None` where there are none.
+    #[serde(default)]
+    pub scaling: Option<String>,
+}
+
+/// Latency of the whole network on part of the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OnSms {
+    /// SMs it could use.
+    pub sms: u32,
+    /// Median latency of a graph replay on them, ms.
+    pub p50_ms: f64,
+}
+
 /// One network at one batch size, as recorded alone on a GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,70 +85,80 @@ pub struct Profile {
     /// Catalogue id of the GPU it was recorded on.
     pub gpu: String,
     /// How and when it was recorded.
-    pub source: String,
+    pub sources: Sources,
     /// Median latency of a CUDA graph replay.
     pub graph_p50_ms: f64,
     /// The same in a second, quieter run, where there was one (networks alone in the recording of pairs).
     #[serde(default)]
     pub graph_p50_again_ms: Option<f64>,
-    /// 99th percentile of the first run.
-    pub graph_p99_ms: f64,
-    /// Median latency of eager execution.
-    pub eager_p50_ms: f64,
+    /// 99th percentile of the first run; `None` without enough replays for one.
+    #[serde(default)]
+    pub graph_p99_ms: Option<f64>,
+    /// Median latency of eager execution, where recorded.
+    #[serde(default)]
+    pub eager_p50_ms: Option<f64>,
+    /// What launched the kernels below.
+    #[serde(default)]
+    pub pass: Pass,
+    /// Latency at several SM counts; may be empty. Where the whole GPU is not among them, `graph_p50_ms` is.
+    #[serde(default)]
+    pub scaling: Vec<OnSms>,
     /// The launch shapes that occur.
     pub shapes: Vec<Shape>,
-    /// Kernels in launch order: index into `shapes`, nanoseconds in an eager pass.
+    /// Kernels in launch order: index into `shapes`, nanoseconds in the traced pass.
     pub kernels: Vec<(u32, u32)>,
+    /// Bytes read from and written to VRAM by each kernel, `None` where not recorded; empty if for none.
+    #[serde(default)]
+    pub vram_bytes: Vec<Option<u64>>,
+    /// Bytes that each kernel moved between SMs and L2, likewise.
+    #[serde(default)]
+    pub l2_bytes: Vec<Option<u64>>,
 }
 
-/// The recorded networks, by name and file text.
-macro_rules! recorded {
-    ($($model:literal),+ $(,)?) => {
-        &[$(
-            (concat!($model, "-b1"), include_str!(concat!("../../../profiles/networks/", $model, "-b1.json"))),
-            (concat!($model, "-b8"), include_str!(concat!("../../../profiles/networks/", $model, "-b8.json"))),
-            (concat!($model, "-b32"), include_str!(concat!("../../../profiles/networks/", $model, "-b32.json"))),
-        )+]
-    };
-}
+mod recorded;
 
-const RECORDED: &[(&str, &str)] = recorded!(
-    "bert_base",
-    "convnext_tiny",
-    "densenet121",
-    "efficientnet_b0",
-    "gpt2",
-    "inception_v3",
-    "mobilenet_v3_large",
-    "resnet152",
-    "resnet50",
-    "swin_t",
-    "vgg16",
-    "vit_b_16"
-);
+use recorded::RECORDED;
 
-/// The names of the networks that come with the program: twelve models at batch 1, 8 and 32.
+/// The names of the networks that come with the program: `resnet50-b1` and so on, sorted.
 pub fn recorded_names() -> impl Iterator<Item = &'static str> {
     RECORDED.iter().map(|(name, _)| *name)
+}
+
+/// The models of these networks, each with the batch sizes that were recorded, in ascending order.
+pub fn recorded_models() -> Vec<(&'static str, Vec<u32>)> {
+    let mut models: Vec<(&str, Vec<u32>)> = Vec::new();
+    for name in recorded_names() {
+        let Some((model, batch)) = name.rsplit_once("-b") else { continue };
+        let Ok(batch) = batch.parse() else { continue };
+        match models.iter_mut().find(|(known, _)| *known == model) {
+            Some((_, batches)) => batches.push(batch),
+            None => models.push((model, vec![batch])),
+        }
+    }
+    models.iter_mut().for_each(|(_, batches)| batches.sort_unstable());
+    models
 }
 
 /// A network that comes with the program, by name: `resnet50-b1`.
 ///
 /// # Errors
-/// No such name; the message lists the models.
+/// No such name; the message lists what there is.
 pub fn recorded(name: &str) -> Result<Profile, ProfileError> {
     let found = RECORDED.iter().find(|(known, _)| *known == name);
     let (_, text) = found.ok_or_else(|| ProfileError {
         file: name.to_owned(),
         place: String::new(),
-        what: format!("no such recorded network; there are {} with -b1, -b8 or -b32", models()),
+        what: format!("no such recorded network; there are {}", models()),
     })?;
     Profile::parse(text, name)
 }
 
 fn models() -> String {
-    let models: Vec<&str> = recorded_names().filter_map(|name| name.strip_suffix("-b1")).collect();
-    models.join(", ")
+    let listed = |(model, batches): (&str, Vec<u32>)| {
+        let batches: Vec<String> = batches.iter().map(|batch| format!("-b{batch}")).collect();
+        format!("{model} ({})", batches.join(", "))
+    };
+    recorded_models().into_iter().map(listed).collect::<Vec<_>>().join(", ")
 }
 
 /// A profile file that cannot be used.
@@ -129,6 +176,15 @@ pub const KERNELS_MAX: usize = 10_000;
 
 /// Longest single kernel accepted, 1 s: CUDA kernels of networks end in milliseconds.
 pub const KERNEL_NS_MAX: u32 = 1_000_000_000;
+
+/// Most bytes of one kernel, 1 TB: what an H200 moves in 200 ms.
+pub const BYTES_MAX: u64 = 1_000_000_000_000;
+
+/// Most points of a scaling curve: no chip has as many steps worth measuring.
+pub const SCALING_MAX: usize = 64;
+
+/// Most SMs a point may name: several times the largest GPU.
+pub const SMS_MAX: u32 = 1024;
 
 impl Profile {
     /// The name by which scenarios ask for it: `resnet50-b1`.
@@ -160,14 +216,19 @@ impl Profile {
         if self.kernels.is_empty() || self.kernels.len() > KERNELS_MAX {
             return Err(format!("has {} kernels; 1 to {KERNELS_MAX} are expected", self.kernels.len()));
         }
-        if !(self.graph_p50_ms > 0.0 && self.graph_p50_ms.is_finite()) {
-            return Err(format!(
-                "graph_p50_ms is {}; a positive latency in ms is expected",
-                self.graph_p50_ms
-            ));
-        }
-        if !self.graph_p50_again_ms.is_none_or(|again| again > 0.0 && again.is_finite()) {
-            return Err("graph_p50_again_ms is not a time; a positive latency in ms is expected".to_owned());
+        self.check_latencies()?;
+        for (what, bytes) in [("vram_bytes", &self.vram_bytes), ("l2_bytes", &self.l2_bytes)] {
+            if !(bytes.is_empty() || bytes.len() == self.kernels.len()) {
+                let (given, kernels) = (bytes.len(), self.kernels.len());
+                return Err(format!(
+                    "{what} has {given} entries for {kernels} kernels; one for each is expected"
+                ));
+            }
+            if let Some(index) = bytes.iter().position(|bytes| bytes.is_some_and(|bytes| bytes > BYTES_MAX)) {
+                return Err(format!(
+                    "{what} of kernel {index} is out of range; at most {BYTES_MAX} are expected"
+                ));
+            }
         }
         for (index, &(shape, ns)) in self.kernels.iter().enumerate() {
             if shape as usize >= self.shapes.len() {
@@ -191,36 +252,77 @@ impl Profile {
         Ok(())
     }
 
+    fn check_latencies(&self) -> Result<(), String> {
+        let latencies = [
+            ("graph_p50_ms", Some(self.graph_p50_ms)),
+            ("graph_p50_again_ms", self.graph_p50_again_ms),
+            ("graph_p99_ms", self.graph_p99_ms),
+            ("eager_p50_ms", self.eager_p50_ms),
+        ];
+        let on_sms = self.scaling.iter().map(|point| ("p50_ms in scaling", Some(point.p50_ms)));
+        for (what, ms) in latencies.into_iter().chain(on_sms) {
+            if !ms.is_none_or(|ms| ms > 0.0 && ms.is_finite()) {
+                let ms = ms.unwrap_or_default();
+                return Err(format!("{what} is {ms}; a positive latency in ms is expected"));
+            }
+        }
+        if self.scaling.len() > SCALING_MAX {
+            return Err(format!(
+                "scaling has {} points; at most {SCALING_MAX} are expected",
+                self.scaling.len()
+            ));
+        }
+        let sms = self.scaling.iter().map(|point| point.sms).find(|sms| !(1..=SMS_MAX).contains(sms));
+        sms.map_or(Ok(()), |sms| {
+            Err(format!("scaling has a point at {sms} SMs; 1 to {SMS_MAX} are expected"))
+        })
+    }
+
     /// The file's text: JSON with a shape or eight kernels to a line, so that a change shows as a small difference.
     pub fn to_text(&self) -> String {
         let mut text = String::from("{\n");
-        let again = self.graph_p50_again_ms.map_or("null".to_owned(), |ms| ms.to_string());
-        let quoted = |value: &str| serde_json::Value::from(value).to_string();
+        let optional = |ms: Option<f64>| ms.map_or("null".to_owned(), |ms| ms.to_string());
         for (key, value) in [
-            ("model", quoted(&self.model)),
+            ("model", json(&self.model)),
             ("batch", self.batch.to_string()),
-            ("precision", quoted(&self.precision)),
-            ("gpu", quoted(&self.gpu)),
-            ("source", quoted(&self.source)),
+            ("precision", json(&self.precision)),
+            ("gpu", json(&self.gpu)),
+            ("sources", json(&self.sources)),
             ("graph_p50_ms", self.graph_p50_ms.to_string()),
-            ("graph_p50_again_ms", again),
-            ("graph_p99_ms", self.graph_p99_ms.to_string()),
-            ("eager_p50_ms", self.eager_p50_ms.to_string()),
+            ("graph_p50_again_ms", optional(self.graph_p50_again_ms)),
+            ("graph_p99_ms", optional(self.graph_p99_ms)),
+            ("eager_p50_ms", optional(self.eager_p50_ms)),
+            ("pass", json(&self.pass)),
+            ("scaling", json(&self.scaling)),
         ] {
             let _ = writeln!(text, "\"{key}\": {value},");
         }
-        let shapes: Vec<String> =
-            self.shapes.iter().map(|shape| serde_json::to_string(shape).unwrap_or_default()).collect();
-        let kernels: Vec<String> = self.kernels.iter().map(|(shape, ns)| format!("[{shape},{ns}]")).collect();
-        let lines: Vec<String> = kernels.chunks(8).map(|chunk| chunk.join(",")).collect();
+        let shapes: Vec<String> = self.shapes.iter().map(json).collect();
+        let kernels: Vec<String> = self.kernels.iter().map(json).collect();
         let _ = write!(
             text,
-            "\"shapes\": [\n{}\n],\n\"kernels\": [\n{}\n]\n}}\n",
+            "\"shapes\": [\n{}\n],\n\"kernels\": [\n{}\n]",
             shapes.join(",\n"),
-            lines.join(",\n")
+            eights(&kernels)
         );
-        text
+        for (key, bytes) in [("vram_bytes", &self.vram_bytes), ("l2_bytes", &self.l2_bytes)] {
+            if !bytes.is_empty() {
+                let bytes: Vec<String> = bytes.iter().map(json).collect();
+                let _ = write!(text, ",\n\"{key}\": [\n{}\n]", eights(&bytes));
+            }
+        }
+        text + "\n}\n"
     }
+}
+
+/// Nothing in a profile is a map with keys that are no text, the only thing that cannot be JSON.
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// Eight to a line.
+fn eights(items: &[String]) -> String {
+    items.chunks(8).map(|chunk| chunk.join(",")).collect::<Vec<_>>().join(",\n")
 }
 
 #[cfg(test)]

@@ -91,7 +91,7 @@ pub fn kernels_per_second(
 /// # Errors
 /// As [`kernels_per_second`].
 pub fn mix_setup<'a>(mix: Mix, gpu: &'a Gpu, params: &Params, time: Nanos) -> Result<Setup<'a>, SimError> {
-    let closed = Load::Closed { pause: Nanos::ZERO, depth: 2 };
+    let closed = Load::closed(2);
     let poisson = |rate_per_s| Load::Poisson { rate_per_s };
     let tenants: &[(&str, Class, Load)] = match mix {
         Mix::Two => &[
@@ -166,12 +166,7 @@ fn fleet_workloads(gpu: &Gpu, params: &Params) -> Result<Vec<Workload>, SimError
     Ok(vec![
         workload("service", Class::LatencySensitive, merged("resnet50-b1", sensitive)?, &bursty)?,
         workload("camera", Class::LatencySensitive, camera, &Load::Periodic { rate_per_s: 30.0 })?,
-        workload(
-            "job",
-            Class::BestEffort,
-            merged("resnet152-b32", best_effort)?,
-            &Load::Closed { pause: Nanos::ZERO, depth: 2 },
-        )?,
+        workload("job", Class::BestEffort, merged("resnet152-b32", best_effort)?, &Load::closed(2))?,
     ])
 }
 

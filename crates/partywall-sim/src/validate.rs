@@ -1,14 +1,14 @@
-//! Holds the model against measured pairs.
+//! Holds the model against measured co-runs.
 //!
-//! A file of pairs has one measured cell per row: a latency-sensitive network (graph replays in a closed loop with
-//! 0.5 ms pauses) beside a best-effort program that never pauses, behind a wall. Each row is simulated with the same
-//! load and compared; a row without a best-effort program is the network alone behind that wall.
+//! A recording has measured cells: a latency-sensitive tenant beside a best-effort one behind a wall, or one of the two
+//! alone there. Each is simulated with the same load and compared. Recordings are records of `partywall measure` (JSON,
+//! `record.rs`) or files of pairs (CSV, `pairs.rs`), which came before them and are kept as they were written.
 
 use partywall_core::gpu::Gpu;
 use partywall_core::tenant::{Class, Share};
-use partywall_core::units::Nanos;
+use partywall_core::units::{Nanos, SmCount};
 use partywall_core::wall::Wall;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::error::SimError;
 use crate::kernel::{Chip, Program};
@@ -16,136 +16,116 @@ use crate::layout::{Layout, Member};
 use crate::load::{Load, LoadError};
 use crate::machine::{self, Setup, Workload};
 use crate::params::Params;
-use crate::profile::{self};
+use crate::profile;
 
+mod pairs;
+mod record;
 #[cfg(test)]
 mod tests;
 
-/// Rows of one file at most: a thousand times the recorded one.
+pub use pairs::parse_pairs;
+pub use record::{FORMAT, parse_record};
+
+/// Cells of one file at most: a thousand times the first recording.
 pub const ROWS_MAX: usize = 50_000;
+
+/// The GPU on which files of pairs were measured; they do not say it.
+pub const PAIRS_ON: &str = "h200";
+
+/// Tenants of recordings that are no networks.
+const STREAM: &str = "stream";
+const GEMM: &str = "gemm";
+
+/// One side of a measured cell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tenant {
+    /// What it ran: a recorded network by its name, such as `resnet50-b1`, or `stream`, or `gemm`.
+    pub program: String,
+    /// Its SMs, where the wall was set.
+    pub share: Option<Share>,
+    /// How its requests came.
+    pub load: Load,
+    /// One pass alone on the whole GPU by the same program on the same day, if it was measured and the program is a
+    /// network: see [`Program::paced`].
+    pub solo_ms: Option<f64>,
+}
+
+/// Which request's time is the percentile of a recording. It matters where half of the requests are fast and half slow,
+/// as beside a tenant whose work is about as long as a time slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rank {
+    /// By nearest rank: of two that alternate, the faster is the median.
+    Nearest,
+    /// One above where that is between two: the slower is.
+    Above,
+}
 
 /// A measured cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pair {
-    /// Behind which wall.
+    /// Behind which wall; alone on the whole GPU counts as `time-slicing` alone.
     pub wall: Wall,
-    /// The latency-sensitive network, by model and batch.
-    pub ls: (String, u32),
-    /// Its SMs in per cent.
-    pub ls_percent: u8,
-    /// The best-effort program beside it, its batch (0 for programs without one), its SMs in per cent.
-    pub be: Option<(String, u32, u8)>,
-    /// Measured median latency.
-    pub p50_ms: f64,
+    /// Whether both were in one process, without MPS.
+    pub one_process: bool,
+    /// The latency-sensitive tenant, if it took part.
+    pub ls: Option<Tenant>,
+    /// The best-effort tenant, if it took part.
+    pub be: Option<Tenant>,
+    /// How its percentiles were taken.
+    pub rank: Rank,
+    /// Measured median service time of the latency-sensitive tenant.
+    pub p50_ms: Option<f64>,
     /// Measured 99th percentile.
-    pub p99_ms: f64,
-    /// Measured rate of the best-effort program, where recorded.
+    pub p99_ms: Option<f64>,
+    /// Measured rate of the best-effort tenant in items of its program, where recorded.
     pub be_rate_per_s: Option<f64>,
 }
 
-/// A file of pairs that cannot be used.
+/// What a file of measurements has for the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recording {
+    /// Catalogue id of the GPU it was measured on.
+    pub gpu: String,
+    /// The cells that can be simulated.
+    pub pairs: Vec<Pair>,
+    /// The cells that cannot.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A measured cell without a model of it, or without a measurement.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct LeftOut {
+    /// Why it cannot be compared.
+    pub why: String,
+    /// Which cell.
+    pub cell: String,
+}
+
+/// A file of measurements that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file}:{line}: {what}")]
-pub struct PairsError {
+#[error("{file}{place}: {what}")]
+pub struct ReadError {
     file: String,
-    line: u64,
+    place: String,
     what: String,
 }
 
-/// The columns as the recordings write them.
-#[derive(Debug, Deserialize)]
-struct Row {
-    mechanism: String,
-    ls: String,
-    ls_batch: u32,
-    ls_sm_percent: u8,
-    be: Option<String>,
-    be_batch: Option<u32>,
-    be_sm_percent: Option<u8>,
-    p50_ms: f64,
-    p99_ms: f64,
-    be_rate_per_s: Option<f64>,
+impl ReadError {
+    fn at_line(file: &str, line: u64, what: String) -> Self {
+        Self { file: file.to_owned(), place: format!(":{line}"), what }
+    }
 }
 
-/// Reads a CSV with the header `mechanism,ls,ls_batch,ls_sm_percent,be,be_batch,be_sm_percent,...,p50_ms,p99_ms,...`.
+/// Reads a record of `partywall measure` or a file of pairs; which of them it is shows in its first character.
 ///
 /// # Errors
-/// The first row that cannot be used, with its line and what would be right.
-pub fn parse_pairs(text: &str, file: &str) -> Result<Vec<Pair>, PairsError> {
-    let mut reader = csv::Reader::from_reader(text.as_bytes());
-    let mut pairs = Vec::new();
-    let headers = reader.headers().cloned().unwrap_or_default();
-    for (index, record) in reader.records().enumerate() {
-        let at_line = |line: u64, what: String| PairsError { file: file.to_owned(), line, what };
-        let guess = index as u64 + 2;
-        let record = record.map_err(|error| {
-            let line = error.position().map_or(guess, csv::Position::line);
-            at_line(line, format!("{error}"))
-        })?;
-        let line = record.position().map_or(guess, csv::Position::line);
-        let row: Row = record.deserialize(Some(&headers)).map_err(|error| at_line(line, explain(&error)))?;
-        pairs.push(check(row).map_err(|what| at_line(line, what))?);
-        if pairs.len() > ROWS_MAX {
-            return Err(at_line(line, format!("more than {ROWS_MAX} rows; split the file")));
-        }
+/// The first thing that cannot be used, with its place and what would be right.
+pub fn read(text: &str, file: &str) -> Result<Recording, ReadError> {
+    if text.trim_start().starts_with('{') {
+        return parse_record(text, file);
     }
-    if pairs.is_empty() {
-        let what = "no pairs; expected a header and one measured cell per row".to_owned();
-        return Err(PairsError { file: file.to_owned(), line: 1, what });
-    }
-    Ok(pairs)
+    Ok(Recording { gpu: PAIRS_ON.to_owned(), pairs: parse_pairs(text, file)?, left_out: Vec::new() })
 }
-
-fn explain(error: &csv::Error) -> String {
-    match error.kind() {
-        csv::ErrorKind::Deserialize { err, .. } => {
-            format!(
-                "{err}; expected the columns mechanism, ls, ls_batch, ls_sm_percent, be, be_batch, be_sm_percent, p50_ms, p99_ms, be_rate_per_s"
-            )
-        }
-        _ => error.to_string(),
-    }
-}
-
-fn check(row: Row) -> Result<Pair, String> {
-    let wall = row.mechanism.parse::<Wall>().map_err(|error| error.to_string())?;
-    let percent = |name: &str, value: u8| match value {
-        1..=100 => Ok(value),
-        _ => Err(format!("{name} is {value}; expected 1 to 100")),
-    };
-    let latency = |name: &str, value: f64| {
-        if value > 0.0 && value.is_finite() {
-            Ok(value)
-        } else {
-            Err(format!("{name} is {value}; expected a time in ms"))
-        }
-    };
-    let be = match row.be.filter(|name| !name.is_empty()) {
-        None => None,
-        Some(name) => {
-            let batch = match (name.as_str(), row.be_batch) {
-                (BE_STREAM | BE_GEMM, _) => 0,
-                (_, Some(batch)) => batch,
-                (_, None) => {
-                    return Err(format!("be is {name} and be_batch is empty; expected its batch size"));
-                }
-            };
-            Some((name, batch, percent("be_sm_percent", row.be_sm_percent.unwrap_or(100))?))
-        }
-    };
-    Ok(Pair {
-        wall,
-        ls: (row.ls, row.ls_batch),
-        ls_percent: percent("ls_sm_percent", row.ls_sm_percent)?,
-        be,
-        p50_ms: latency("p50_ms", row.p50_ms)?,
-        p99_ms: latency("p99_ms", row.p99_ms)?,
-        be_rate_per_s: row.be_rate_per_s,
-    })
-}
-
-const BE_STREAM: &str = "stream";
-const BE_GEMM: &str = "gemm";
 
 /// A pair and what the model says of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -156,22 +136,28 @@ pub struct Compared {
     pub p50_ms: f64,
     /// Simulated 99th percentile.
     pub p99_ms: f64,
-    /// Simulated rate of the best-effort program.
+    /// Simulated rate of the best-effort tenant.
     pub be_rate_per_s: Option<f64>,
 }
 
 impl Compared {
     /// Absolute relative error of the median.
-    pub fn error_p50(&self) -> f64 {
-        (self.p50_ms / self.pair.p50_ms - 1.0).abs()
+    pub fn error_p50(&self) -> Option<f64> {
+        Some((self.p50_ms / self.pair.p50_ms? - 1.0).abs())
     }
+
     /// Absolute relative error of the 99th percentile.
-    pub fn error_p99(&self) -> f64 {
-        (self.p99_ms / self.pair.p99_ms - 1.0).abs()
+    pub fn error_p99(&self) -> Option<f64> {
+        Some((self.p99_ms / self.pair.p99_ms? - 1.0).abs())
+    }
+
+    /// Absolute relative error of the best-effort rate.
+    pub fn error_be_rate(&self) -> Option<f64> {
+        Some((self.be_rate_per_s? / self.pair.be_rate_per_s? - 1.0).abs())
     }
 }
 
-/// Errors of one wall. The medians are over pairs; networks alone behind the wall are counted apart, because they are
+/// Errors of one wall. The medians are over pairs; tenants alone behind the wall are counted apart, because they are
 /// easier.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WallError {
@@ -183,15 +169,19 @@ pub struct WallError {
     pub median_error_p50: f64,
     /// 90th percentile of the same.
     pub p90_error_p50: f64,
-    /// Median over pairs of the absolute relative error of the p99 latency.
-    pub median_error_p99: f64,
-    /// Median over pairs of the absolute relative error of the best-effort rate. Recordings give one average per
-    /// program and wall, so this is coarse.
+    /// Median over pairs of the absolute relative error of the p99 latency; `None` where no pair has one.
+    pub median_error_p99: Option<f64>,
+    /// Median over pairs of the absolute relative error of the best-effort rate. The first recording gives one average
+    /// per program and wall, so there this is coarse.
     pub median_error_be_rate: Option<f64>,
-    /// Networks alone behind the wall.
+    /// Latency-sensitive tenants alone behind the wall.
     pub alone_n: usize,
     /// Median absolute relative error of their p50 latency.
     pub alone_median_error_p50: Option<f64>,
+    /// Best-effort tenants alone behind the wall.
+    pub be_alone_n: usize,
+    /// Median absolute relative error of their rate.
+    pub be_alone_median_error_rate: Option<f64>,
 }
 
 /// How much of a pair is simulated.
@@ -210,34 +200,40 @@ impl Default for Effort {
     }
 }
 
-/// Simulates one pair on `gpu`.
+/// What a tenant of this name runs, on `gpu`.
+///
+/// # Errors
+/// There is no recorded network of that name.
+pub fn program(name: &str, gpu: &Gpu, params: &Params) -> Result<Program, SimError> {
+    let chip = Chip::of(gpu);
+    Ok(match name {
+        STREAM => Program::stream(&chip, params),
+        GEMM => Program::gemm(&chip, &chip, params),
+        network => Program::of(&profile::recorded(network)?, &chip, &chip, params),
+    })
+}
+
+/// Simulates one pair on `gpu`, which is the one it was measured on.
 ///
 /// # Errors
 /// The networks are unknown, or the wall does not fit the GPU.
 pub fn simulate(pair: &Pair, gpu: &Gpu, params: &Params, effort: Effort) -> Result<Compared, SimError> {
-    let chip = Chip::of(gpu);
-    let network = |(model, batch): (&str, u32)| {
-        profile::recorded(&format!("{model}-b{batch}"))
-            .map(|profile| Program::of(&profile, &chip, &chip, params))
-    };
-    let ls = network((&pair.ls.0, pair.ls.1))?;
-    let ls_load = Load::Closed { pause: Nanos::from_micros(500), depth: 1 };
-    let mut workloads = vec![workload("ls", Class::LatencySensitive, ls, &ls_load)?];
-    let mut members = vec![member(&workloads[0], pair.ls_percent)];
-    if let Some((name, batch, percent)) = &pair.be {
-        // What the recordings kept queued: it decides how often the host leaves the GPU to the others.
-        let (program, depth) = match name.as_str() {
-            BE_STREAM => (Program::stream(&chip, params), 4),
-            BE_GEMM => (Program::gemm(&chip, &chip, params), 2),
-            model => (network((model, *batch))?, 2),
+    let sides = [(Class::LatencySensitive, &pair.ls), (Class::BestEffort, &pair.be)];
+    let sides = sides.into_iter().filter_map(|(class, side)| Some((class, side.as_ref()?)));
+    let mut workloads = Vec::new();
+    let mut shares = Vec::new();
+    for (class, tenant) in sides {
+        let program = program(&tenant.program, gpu, params)?;
+        let program = match tenant.solo_ms {
+            Some(solo_ms) => program.paced(solo_ms * 1e6, params),
+            None => program,
         };
-        let load = Load::Closed { pause: Nanos::ZERO, depth };
-        workloads.push(workload("be", Class::BestEffort, program, &load)?);
-        members.push(member(&workloads[1], *percent));
+        workloads.push(workload(class, program, &tenant.load)?);
+        shares.push(tenant.share);
     }
     let setup = Setup {
         gpu,
-        layout: Layout::new(pair.wall, gpu, &members)?,
+        layout: layout(pair, gpu, &workloads, &shares)?,
         streams: (0..workloads.len() as u64).collect(),
         workloads,
         copies: partywall_core::copy_scheduler::Config::default(),
@@ -249,45 +245,75 @@ pub fn simulate(pair: &Pair, gpu: &Gpu, params: &Params, effort: Effort) -> Resu
         faults: Vec::new(),
         timeline: None,
     };
-    let items = setup.workloads.get(1).map(|_| 1);
+    let be = pair.be.is_some().then(|| setup.workloads.len() - 1);
     let outcome = machine::run(setup)?;
     let service = &outcome.tenants[0].service;
-    let at = |q: f64| service.sorted_at(q).map_or(effort.time.as_ms(), Nanos::as_ms);
+    let at = |q: f64| {
+        let time = match pair.rank {
+            Rank::Nearest => service.quantile(q),
+            Rank::Above => service.sorted_at(q),
+        };
+        time.map_or(effort.time.as_ms(), Nanos::as_ms)
+    };
     Ok(Compared {
         pair: pair.clone(),
         p50_ms: at(0.5),
         p99_ms: at(0.99),
-        be_rate_per_s: items.map(|index| outcome.tenants[index].rate(outcome.measured)),
+        be_rate_per_s: be.map(|index| outcome.tenants[index].rate(outcome.measured)),
     })
 }
 
-fn workload(name: &str, class: Class, program: Program, load: &Load) -> Result<Workload, LoadError> {
-    Ok(Workload { name: name.to_owned(), class, program, demand: load.demand(None)?, objective: None })
+fn workload(class: Class, program: Program, load: &Load) -> Result<Workload, LoadError> {
+    Ok(Workload { name: program.name.clone(), class, program, demand: load.demand(None)?, objective: None })
 }
 
-fn member(workload: &Workload, percent: u8) -> Member {
-    Member::of(workload.class, &workload.program, Some(Share::Percent(percent)))
+/// The wall as it was set. Recordings cut SM sets in finer steps than a wall chooses by itself, so where all have one
+/// it is taken as it is.
+fn layout(
+    pair: &Pair,
+    gpu: &Gpu,
+    workloads: &[Workload],
+    shares: &[Option<Share>],
+) -> Result<Layout, SimError> {
+    let sets: Option<Vec<SmCount>> = shares
+        .iter()
+        .map(|share| match share {
+            Some(Share::Sms(sms)) => Some(*sms),
+            _ => None,
+        })
+        .collect();
+    let members = workloads.iter().zip(shares).map(|(workload, share)| {
+        let share = if sets.is_some() { None } else { *share };
+        Member::of(workload.class, &workload.program, share)
+    });
+    let members: Vec<Member> = members.collect();
+    let layout = Layout::new(pair.wall, gpu, &members)?;
+    let layout = sets.map_or(layout.clone(), |sets| layout.with_sms(&sets));
+    Ok(if pair.one_process { layout.in_one_process() } else { layout })
 }
 
 /// The errors per wall, in the order of [`Wall::ALL`]; walls without pairs are not in the list.
 pub fn summarise(compared: &[Compared]) -> Vec<WallError> {
     let of = |wall: Wall| {
-        let rows: Vec<&Compared> = compared.iter().filter(|row| row.pair.wall == wall).collect();
-        let (pairs, alone): (Vec<&Compared>, Vec<&Compared>) =
-            rows.into_iter().partition(|row| row.pair.be.is_some());
-        let rates =
-            pairs.iter().filter_map(|row| Some((row.be_rate_per_s? / row.pair.be_rate_per_s? - 1.0).abs()));
-        let errors =
-            |rows: &[&Compared], error: fn(&Compared) -> f64| rows.iter().map(|row| error(row)).collect();
+        let rows = || compared.iter().filter(|row| row.pair.wall == wall);
+        let pairs: Vec<&Compared> =
+            rows().filter(|row| row.pair.ls.is_some() && row.pair.be.is_some()).collect();
+        let alone: Vec<&Compared> = rows().filter(|row| row.pair.be.is_none()).collect();
+        let be_alone: Vec<&Compared> = rows().filter(|row| row.pair.ls.is_none()).collect();
+        let errors = |rows: &[&Compared], error: fn(&Compared) -> Option<f64>| -> Vec<f64> {
+            rows.iter().filter_map(|row| error(row)).collect()
+        };
         Some(WallError {
             wall,
             n: pairs.len(),
             median_error_p50: quantile(errors(&pairs, Compared::error_p50), 0.5)?,
             p90_error_p50: quantile(errors(&pairs, Compared::error_p50), 0.9)?,
-            median_error_p99: quantile(errors(&pairs, Compared::error_p99), 0.5)?,
-            median_error_be_rate: quantile(rates.collect(), 0.5),
+            median_error_p99: quantile(errors(&pairs, Compared::error_p99), 0.5),
+            median_error_be_rate: quantile(errors(&pairs, Compared::error_be_rate), 0.5),
             alone_n: alone.len(),
             alone_median_error_p50: quantile(errors(&alone, Compared::error_p50), 0.5),
+            be_alone_n: be_alone.len(),
+            be_alone_median_error_rate: quantile(errors(&be_alone, Compared::error_be_rate), 0.5),
         })
     };
     Wall::ALL.into_iter().filter_map(of).collect()

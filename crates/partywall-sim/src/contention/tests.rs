@@ -12,6 +12,9 @@ fn chip() -> Chip {
 
 fn load(width: f64, traffic: f64) -> Load {
     let kernel = Kernel {
+        gap_ns: 0.0,
+        launches: 1.0,
+        exposed: 1.0,
         launch_ns: 1000.0,
         work_ns: 9000.0,
         width,
@@ -19,10 +22,19 @@ fn load(width: f64, traffic: f64) -> Load {
         traffic,
         sensitivity: 0.5,
         math: false,
+        activity: 0.8,
     };
     let sms = chip().sms;
     let unstretched = smooth(width / sms);
-    Load { kernel, unstretched, cap: sms, drawn: width.min(sms), wall_ns: 0.0, memory: 0, evict_first: false }
+    Load {
+        kernel,
+        unstretched,
+        cap: sms,
+        drawn: width.min(sms),
+        gap_ns: kernel.gap_ns,
+        memory: 0,
+        evict_first: false,
+    }
 }
 
 fn rates(loads: &[Load], cut: MemoryCut, clock: f64) -> Vec<f64> {

@@ -20,7 +20,7 @@ fn experiment() -> Experiment<'static> {
         gpu,
         participants: vec![
             participant(Class::LatencySensitive, "resnet50-b1", Load::Poisson { rate_per_s: 500.0 }),
-            participant(Class::BestEffort, "resnet152-b32", Load::Closed { pause: Nanos::ZERO, depth: 2 }),
+            participant(Class::BestEffort, "resnet152-b32", Load::closed(2)),
         ],
         params,
         seed: 3,

@@ -21,6 +21,84 @@ fn every_recorded_network_takes_its_recorded_time_alone() {
 }
 
 #[test]
+fn what_was_recorded_replaces_what_was_estimated() {
+    let (gpu, params) = (chip("h200"), Params::default());
+    let eager = profile::recorded("bert_base-b8").unwrap();
+    let launched = |profile: &Profile| Program::of(profile, &gpu, &gpu, &params);
+    assert!(
+        launched(&eager).kernels.len() > eager.kernels.len(),
+        "the graph has kernels that were not traced"
+    );
+
+    let graph = Profile { pass: profile::Pass::Graph, ..eager };
+    assert_eq!(launched(&graph).kernels.len(), graph.kernels.len(), "a traced graph is taken as it is");
+
+    let mut bytes = vec![None; graph.kernels.len()];
+    (bytes[0], bytes[1]) = (Some(0), Some(u64::from(u32::MAX) * 1000));
+    let counted = launched(&Profile { vram_bytes: bytes, ..graph.clone() });
+    let estimated = launched(&graph);
+    assert_eq!((counted.kernels[0].traffic, counted.kernels[0].sensitivity), (0.0, 1.0));
+    assert_eq!((counted.kernels[1].traffic, counted.kernels[1].sensitivity), (gpu.bandwidth, 0.0));
+    assert_eq!(counted.kernels[2..], estimated.kernels[2..], "kernels without a count keep the estimate");
+    assert!((counted.solo_ns() - estimated.solo_ns()).abs() < 1.0);
+}
+
+#[test]
+fn a_program_that_replays_otherwise_has_other_gaps_and_the_same_kernels() {
+    let program = program("resnet50-b1", "h200");
+    let launches = program.kernels.len() as f64;
+    let params = Params::default();
+    let slower = program.clone().paced(program.solo_ns() + 300.0 * launches, &params);
+    for (paced, own) in slower.kernels.iter().zip(&program.kernels) {
+        assert!((paced.gap_ns - own.gap_ns - 300.0).abs() < 1.0, "{paced:?} {own:?}");
+        assert!((paced.work_ns / own.work_ns - 1.0).abs() < 1e-6);
+    }
+    // Gaps can neither be shorter than the GPU's nor longer than gaps are; the rest is in the kernels.
+    for factor in [0.9, 2.0] {
+        let paced = program.clone().paced(program.solo_ns() * factor, &params);
+        assert!((paced.solo_ns() / program.solo_ns() - factor).abs() < 1e-6, "{factor}");
+        let gaps = paced.kernels.iter().map(|kernel| kernel.gap_ns);
+        assert!(gaps.into_iter().all(|gap| (params.gap_ns..=GAP_MAX_NS).contains(&gap)), "{factor}");
+    }
+}
+
+#[test]
+fn latencies_on_fewer_sms_set_the_widths() {
+    let (gpu, params) = (chip("h200"), Params::default());
+    let profile = profile::recorded("vgg16-b1").unwrap();
+    let on = |program: &Program, sms: f64| -> f64 {
+        program
+            .kernels
+            .iter()
+            .map(|k| k.gap_ns + k.launch_ns + k.work_ns * stretch(k.width, sms, 132.0))
+            .sum()
+    };
+    let by_rule = Program::of(&profile, &gpu, &gpu, &params);
+    // As FACTS has it for VGG-16 on 64 and 16 SMs: 0.53, 0.73, 2.05 ms.
+    let curve = [(132, 0.53), (64, 0.73), (16, 2.05)];
+    let scaling = curve.map(|(sms, p50_ms)| profile::OnSms { sms, p50_ms }).to_vec();
+    let profile = Profile { scaling, ..profile };
+    let fitted = Program::of(&profile, &gpu, &gpu, &params);
+    for (sms, p50_ms) in curve {
+        let off = |program: &Program| {
+            (on(program, f64::from(sms)) / on(program, 132.0) / (p50_ms / 0.53) - 1.0).abs()
+        };
+        assert!(
+            off(&fitted) <= off(&by_rule) + 0.02,
+            "{sms} SMs: {} and {} by rule",
+            off(&fitted),
+            off(&by_rule)
+        );
+        assert!(off(&fitted) < 0.06, "{sms} SMs: {}", off(&fitted));
+    }
+    assert!(
+        (fitted.solo_ns() / by_rule.solo_ns() - 1.0).abs() < 1e-9,
+        "alone on the whole GPU nothing changes"
+    );
+    assert_ne!(Program::widths(&profile, &gpu, &params), Widths::RULE);
+}
+
+#[test]
 fn a_smaller_gpu_is_slower() {
     for name in ["resnet50-b1", "bert_base-b8", "vgg16-b32"] {
         let times = ["h200", "h100-pcie", "l4", "orin-nano"].map(|id| program(name, id).solo_ns());
@@ -62,5 +140,6 @@ fn a_stream_moves_what_it_was_seen_to_move() {
     let gb_s = stream.items / (stream.solo_ns() / 1e9);
     assert!((gb_s / 4250.0 - 1.0).abs() < 0.01, "{gb_s} GB/s");
     let gemm = Program::gemm(&chip("h200"), &chip("h200"), &Params::default());
-    assert!((1e9 / gemm.solo_ns() / 710.0 - 1.0).abs() < 0.01);
+    // At the highest clock, which the power cap does not leave it for long: `machine::tests::effects`.
+    assert!((1e9 / gemm.solo_ns() / 782.0 - 1.0).abs() < 0.01);
 }

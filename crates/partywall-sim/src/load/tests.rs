@@ -33,7 +33,9 @@ fn scenario_texts_round_trip() {
         let load = written(text).unwrap();
         assert_eq!(written(&toml::to_string(&load).unwrap()), Ok(load));
     }
-    assert_eq!(written("kind = 'closed'"), Ok(Load::Closed { pause: Nanos::ZERO, depth: 1 }));
+    assert_eq!(written("kind = 'closed'"), Ok(Load::closed(1)));
+    let host = Load::Closed { pause: Nanos::ZERO, depth: 1, host: Some(Nanos::from_micros(31)) };
+    assert_eq!(written("kind = 'closed'\nhost = '31us'"), Ok(host));
 }
 
 #[test]
@@ -58,6 +60,7 @@ fn wrong_texts_are_refused() {
         "`burst + calm` is 2us; expected at least 2ms together for one request every 2s (or kind = \"poisson\")",
     );
     check("kind = 'closed'\ndepth = 0", "`depth` is 0; expected 1 to 1024");
+    check("kind = 'closed'\nhost = '9999h'", "`host` is 35996400s; expected at most 1000h");
     check("kind = 'closed'\npause = '9999h'", "`pause` is 35996400s; expected at most 1000h");
     check(
         "kind = 'fitted'\nlike = 'azure-code'\nrate_scale = -1",
@@ -146,7 +149,7 @@ fn replay_keeps_repeats_and_scales_recorded_times() {
 fn replay_takes_the_other_kinds_of_task() {
     assert_eq!(replayed("even", "speed = 2").unwrap().mean_rate_per_s(), Some(60.0));
     let filler = replayed("filler", "").unwrap();
-    assert_eq!(filler.closed_loop(), Some(ClosedLoop { pause: Nanos::ZERO, depth: 1 }));
+    assert_eq!(filler.closed_loop(), Some(ClosedLoop::BACK_TO_BACK));
     assert!(filler.arrivals(0, 0).is_none());
     assert_eq!(times(&replayed("still", "").unwrap(), 9).len(), 2);
 }

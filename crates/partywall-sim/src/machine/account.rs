@@ -35,8 +35,7 @@ impl Machine<'_> {
             tenant.placed.progress += tenant.placed.rate * dt;
             let drawn = load.drawn * part;
             tenant.counts.sm_ns += drawn * dt;
-            let weight = if load.kernel.math { power::MATH_ACTIVITY } else { power::MEMORY_ACTIVITY };
-            self.activity_ns += weight * drawn * dt / self.chip.sms;
+            self.activity_ns += load.kernel.activity * drawn * dt / self.chip.sms;
             if let Some(timeline) = &mut self.timeline {
                 timeline.add(index, drawn, from, to);
             }
@@ -55,7 +54,7 @@ impl Machine<'_> {
     /// Adds the time since the last call to the integrals; returns the mean activity of that time if there was any.
     fn settle_energy(&mut self) -> Option<f64> {
         let dt = (self.now - self.clock_since) as f64;
-        let activity = (self.activity_ns / dt).min(1.0);
+        let activity = self.activity_ns / dt;
         self.activity_ns = 0.0;
         self.clock_since = self.now;
         if dt == 0.0 {

@@ -25,10 +25,17 @@ const ROOM_MIN: f64 = 1e-6;
 const NEVER: f64 = 2.0;
 
 impl Placed {
-    /// A kernel that starts with `held` SMs' worth of room.
-    fn start(kernel: &Kernel, held: f64, cap: f64, chip: &Chip) -> Self {
+    /// A kernel of `tenant` that starts with `held` SMs' worth of room.
+    fn start(kernel: &Kernel, held: f64, tenant: &Tenant, chip: &Chip) -> Self {
         let unstretched = smooth(kernel.width / chip.sms);
-        let mut placed = Self { held, cap, unstretched, yields_at: NEVER, ..Self::default() };
+        let mut placed = Self {
+            held,
+            cap: tenant.place.cap,
+            work_ns: kernel.work_ns * tenant.remainder,
+            unstretched,
+            yields_at: NEVER,
+            ..Self::default()
+        };
         placed.plan(kernel);
         placed
     }
@@ -56,7 +63,7 @@ impl Placed {
     }
 
     /// The kernel as the contention model sees it.
-    pub(super) fn load(&self, kernel: &Kernel, tenant: &Tenant, wall_ns: f64) -> Load {
+    pub(super) fn load(&self, kernel: &Kernel, tenant: &Tenant, gap_ns: f64) -> Load {
         // With less room than it wants, its blocks sit on those SMs only.
         let cap = if self.held < kernel.room.min(self.cap) - ROOM_MIN { self.held } else { self.cap };
         let mut drawn = kernel.width.min(cap);
@@ -64,11 +71,11 @@ impl Placed {
             drawn = drawn.min(self.occupied());
         }
         Load {
-            kernel: *kernel,
+            kernel: Kernel { work_ns: self.work_ns, ..*kernel },
             unstretched: self.unstretched,
             cap,
             drawn: drawn.max(1e-3),
-            wall_ns,
+            gap_ns,
             memory: tenant.place.memory,
             evict_first: tenant.program.evict_first,
         }
@@ -106,7 +113,7 @@ impl Machine<'_> {
             let held = wanted.min(free);
             free -= held;
             let tenant = &mut self.tenants[index];
-            tenant.placed = Placed::start(&kernel, held, cap, &self.chip);
+            tenant.placed = Placed::start(&kernel, held, tenant, &self.chip);
             tenant.phase = Phase::Running;
             if priority && tenant.class == Class::LatencySensitive {
                 // The next one that waits is owed blocks that end from then on, not those of waves gone by.
@@ -186,8 +193,8 @@ impl Machine<'_> {
         {
             let tenant = &mut self.tenants[owner];
             let kernel = tenant.program.kernels[tenant.next];
-            let cap = tenant.place.cap;
-            tenant.placed = Placed::start(&kernel, kernel.room.min(cap), cap, &self.chip);
+            let held = kernel.room.min(tenant.place.cap);
+            tenant.placed = Placed::start(&kernel, held, tenant, &self.chip);
             tenant.phase = Phase::Running;
         }
     }

@@ -248,9 +248,14 @@ impl Machine<'_> {
         }
     }
 
-    /// From the end of a synchronisation to the next launch: half to one and a half times the parameter, never nothing.
+    /// From the end of a synchronised batch to the next launch on the GPU, pauses apart: what is known of the tenant's
+    /// host and the way to it and back, or what is known of hosts in general; half to one and a half times that, and never
+    /// nothing.
     fn host_delay(&mut self, index: usize) -> u64 {
-        ((self.setup.params.host_ns * self.tenants[index].host.uniform(0.5, 1.5)) as u64).max(1)
+        let tenant = &mut self.tenants[index];
+        let known = tenant.closed.and_then(|closed| closed.host);
+        let known = known.map(|host| host.0 as f64 + self.setup.params.reach_ns);
+        ((known.unwrap_or(self.setup.params.host_ns) * tenant.host.uniform(0.5, 1.5)) as u64).max(1)
     }
 
     /// Ends every tenant of a fault domain. A tenant that is down already does nothing, and so causes nothing.
@@ -320,7 +325,9 @@ impl Machine<'_> {
         for action in &actions {
             match *action {
                 sm_arbiter::Action::Assign { tenant, sms } => {
-                    self.tenants[tenant.index()].place.cap = f64::from(sms.count);
+                    let tenant = &mut self.tenants[tenant.index()];
+                    tenant.place.cap = f64::from(sms.count);
+                    tenant.remainder = tenant.place.remainder(&tenant.program);
                 }
                 sm_arbiter::Action::WakeAt(at) => {
                     self.arbiter_wake = Some(at.max(Nanos(self.now)));

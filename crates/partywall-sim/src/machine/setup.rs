@@ -161,9 +161,13 @@ impl Setup<'_> {
 fn possible(kernel: &Kernel) -> bool {
     let finite = 0.0..f64::MAX;
     let above_zero = |value: f64| value > 0.0 && value < f64::MAX;
-    finite.contains(&kernel.launch_ns)
+    finite.contains(&kernel.gap_ns)
+        && finite.contains(&kernel.launches)
+        && finite.contains(&kernel.exposed)
+        && finite.contains(&kernel.launch_ns)
         && finite.contains(&kernel.work_ns)
         && finite.contains(&kernel.traffic)
+        && finite.contains(&kernel.activity)
         && above_zero(kernel.launch_ns + kernel.work_ns)
         && above_zero(kernel.width)
         && above_zero(kernel.room)

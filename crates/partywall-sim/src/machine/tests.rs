@@ -49,6 +49,9 @@ pub(super) fn program(kernels: Vec<Kernel>) -> Program {
 /// A kernel of `us` microseconds that fills `sms` SMs in one wave and asks little of the memory.
 pub(super) fn kernel(us: f64, sms: f64) -> Kernel {
     Kernel {
+        gap_ns: 0.0,
+        launches: 1.0,
+        exposed: 1.0,
         launch_ns: 500.0,
         work_ns: us * 1e3 - 500.0,
         width: sms,
@@ -56,6 +59,7 @@ pub(super) fn kernel(us: f64, sms: f64) -> Kernel {
         traffic: 100.0,
         sensitivity: 0.3,
         math: true,
+        activity: 0.8,
     }
 }
 
@@ -65,13 +69,17 @@ pub(super) fn victim() -> Program {
     let traffic = 100e6 / 148e3;
     program(vec![
         Kernel {
+            gap_ns: 0.0,
+            launches: 1.0,
+            exposed: 1.0,
             launch_ns: 1500.0,
             work_ns: 2200.0,
             width: 45.0,
             room: 66.0,
             traffic,
             sensitivity: 1.0,
-            math: false
+            math: false,
+            activity: 0.8,
         };
         40
     ])
@@ -100,7 +108,7 @@ pub(super) struct Scene {
 }
 
 pub(super) fn closed(pause: Nanos, depth: u32) -> Load {
-    Load::Closed { pause, depth }
+    Load::Closed { pause, depth, host: None }
 }
 
 /// As the recordings drive latency-sensitive networks.

@@ -29,7 +29,13 @@ pub(super) const PROGRAMS: [&str; 4] = ["stream", "gemm", "host-copy", "sweep"];
 
 /// The recorded models.
 pub(super) fn models() -> impl Iterator<Item = &'static str> {
-    profile::recorded_names().filter_map(|name| name.strip_suffix("-b1"))
+    profile::recorded_models().into_iter().map(|(model, _)| model)
+}
+
+/// Whether `model` was recorded at this batch size; any model without one to ask for.
+fn was_recorded(model: Option<&str>, batch: u32) -> bool {
+    let asked = |known: &str| model.is_none_or(|model| model == known);
+    profile::recorded_models().iter().any(|(known, batches)| asked(known) && batches.contains(&batch))
 }
 
 /// The first list where a table belongs, which the reader would take for the table's values in order.
@@ -169,7 +175,7 @@ impl Checker<'_> {
                 let message = format!("{} has no batch", quoted(program));
                 self.found.report(self.found.places().value(&at("batch")), message, "remove it".to_owned());
             }
-            Some(batch) if ![1, 8, 32].contains(&batch) => {
+            Some(batch) if !was_recorded(network.then_some(program), batch) => {
                 self.found.report_value(&at("batch"), format!("batch {batch} was not recorded"));
             }
             _ => {}

@@ -98,7 +98,7 @@ pub(super) const KEYS: &[Key] = &[
         "load = { kind = \"poisson\", rate_per_s = 100 }",
         "",
         "how requests come: `poisson` and `periodic` (rate_per_s), `bursty` (rate_per_s, burst_factor, burst, calm), \
-         `closed` (pause, depth), `replay` (trace = { format, path, task }, repeat, speed), `fitted` (like, rate_scale)",
+         `closed` (pause, depth, host), `replay` (trace = { format, path, task }, repeat, speed), `fitted` (like, rate_scale)",
     ),
     key(
         "tenant",

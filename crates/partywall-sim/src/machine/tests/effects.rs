@@ -29,6 +29,18 @@ fn launch_order_blocks_short_kernels_under_plain_mps() {
 }
 
 #[test]
+fn under_plain_mps_a_neighbour_with_a_slow_host_is_in_the_way_less() {
+    let p50_ms = |host_us| {
+        let host = Some(Nanos::from_micros(host_us));
+        let copies = Load::Closed { pause: Nanos::ZERO, depth: 4, host };
+        let scene = Scene::new(Wall::Mps).ls(network("resnet50-b1"), &paced()).be(stream(), &copies);
+        p50_us(&scene.until_ms(3000).run().tenants[0]) / 1e3
+    };
+    check("ms with a host of 15 us", p50_ms(15), 42.0, (30.0, 60.0));
+    check("ms with a host of 120 us", p50_ms(120), 14.0, (8.0, 25.0));
+}
+
+#[test]
 fn disjoint_sms_settle_compute_and_leave_memory() {
     check("64 SMs beside gemm", green(64, gemm()).interference(), 1.01, (0.99, 1.25));
     check("64 SMs beside a stream", green(64, stream()).interference(), 3.0, (1.3, 3.2));
@@ -62,12 +74,34 @@ fn time_slices_go_round_by_turn() {
 }
 
 #[test]
-fn mps_costs_each_kernel_a_little() {
-    let scene = Scene::new(Wall::Mps).ls(network("resnet50-b1"), &paced());
-    check("ResNet-50 alone under MPS", scene.slowdown(), 1.04, (1.01, 1.10));
-    let wall = Scene::new(Wall::GreenContexts).ls(victim(), &paced());
-    let added = (p50_us(&wall.part(0).tenants[0]) - p50_us(&wall.solo().tenants[0])) * 1e3 / 40.0;
-    check("ns added to a kernel", added, 150.0, (50.0, 400.0));
+fn mps_has_gaps_of_its_own_whatever_the_program_does() {
+    let alone = |program: Program| Scene::new(Wall::Mps).ls(program, &paced());
+    let own_stream = alone(network("resnet50-b1"));
+    check("ResNet-50 alone under MPS", own_stream.slowdown(), 1.21, (1.1, 1.3));
+    // Replayed on the legacy default stream it takes 1.02 ms instead of 0.91, and under MPS the same 1.1 ms.
+    let default_stream = alone(network("resnet50-b1").paced(1.02e6, &Params::default()));
+    check("on the legacy default stream", default_stream.slowdown(), 1.07, (1.01, 1.15));
+    let both = [own_stream, default_stream].map(|scene| p50_us(&scene.run().tenants[0]));
+    assert!((both[0] / both[1] - 1.0).abs() < 0.01, "{both:?}");
+}
+
+#[test]
+fn mps_costs_more_per_kernel_beside_another_client() {
+    // Kernels of a microsecond hide the gap alone, and no longer when another client is active.
+    let short = Kernel { exposed: 0.0, gap_ns: 96.0, ..kernel(1.1, 1.0) };
+    let per_kernel = |scene: Scene| p50_us(&scene.run().tenants[0]) / 40.0;
+    let scene = || Scene::new(Wall::Mps).ls(program(vec![short; 40]), &paced());
+    let alone = per_kernel(scene());
+    let shared = per_kernel(scene().be(program(vec![kernel(500.0, 4.0)]), &never_idle()));
+    check("us alone", alone, 1.2, (1.1, 1.3));
+    check("us beside another client", shared, 2.1, (1.9, 2.4));
+}
+
+#[test]
+fn a_matrix_product_on_all_sms_slows_the_clock() {
+    let outcome = Scene::new(Wall::TimeSlicing).be(gemm(), &looping()).run();
+    check("of the highest clock", outcome.clock_mhz / 1980.0, 0.77, (0.74, 0.80));
+    check("products a second", outcome.tenants[0].items / outcome.measured.as_secs(), 608.0, (590.0, 640.0));
 }
 
 #[test]
@@ -97,6 +131,9 @@ fn priority_takes_blocks_that_end_from_then_on() {
 fn sides_isolate_data_and_leave_the_launches() {
     // One long launch that makes passes over its own side: nothing to see of a neighbour (measured 1.01).
     let long = Kernel {
+        gap_ns: 0.0,
+        launches: 1.0,
+        exposed: 1.0,
         launch_ns: 1000.0,
         work_ns: 560e3,
         width: 20.0,
@@ -104,6 +141,7 @@ fn sides_isolate_data_and_leave_the_launches() {
         traffic: 120.0,
         sensitivity: 1.0,
         math: false,
+        activity: 0.8,
     };
     let quiet = Program { evict_first: true, ..stream() };
     let beside =
@@ -122,6 +160,9 @@ fn sides_isolate_data_and_leave_the_launches() {
 #[test]
 fn l2_capacity_leaks_between_sides_unless_evict_first() {
     let long = Kernel {
+        gap_ns: 0.0,
+        launches: 1.0,
+        exposed: 1.0,
         launch_ns: 1000.0,
         work_ns: 560e3,
         width: 20.0,
@@ -129,6 +170,7 @@ fn l2_capacity_leaks_between_sides_unless_evict_first() {
         traffic: 120.0,
         sensitivity: 1.0,
         math: false,
+        activity: 0.8,
     };
     let with = |evict_first| {
         let be = Program { evict_first, ..stream() };

@@ -13,6 +13,9 @@ fn any_kernel() -> impl Strategy<Value = Kernel> {
     let sizes = (0.5..4000.0, 0.02..4000.0);
     (times, sizes, 0.0..4250.0, 0.0..=1.0, any::<bool>()).prop_map(
         |((launch_ns, work_ns), (width, room), traffic, sensitivity, math)| Kernel {
+            gap_ns: 0.0,
+            launches: 1.0,
+            exposed: 1.0,
             launch_ns: launch_ns + 1.0,
             work_ns,
             width,
@@ -20,6 +23,7 @@ fn any_kernel() -> impl Strategy<Value = Kernel> {
             traffic,
             sensitivity,
             math,
+            activity: 0.8,
         },
     )
 }
