@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use partywall_core::units::Nanos;
+use partywall_core::wall::Wall;
 
 use crate::error::Failure;
 use crate::output;
@@ -24,23 +26,38 @@ const EXAMPLES: &str = "\
 Examples:
   partywall demo                                   an H200, every wall, in seconds
   partywall demo --gpu a100-40gb --out report      another GPU; writes report/report.html
+  partywall doctor                                 this machine: its GPUs, and which walls it can build
   partywall sim run scenarios/packing.toml         seven services on one GPU
   partywall sim validate results/h200/pairs.csv    the model against measurements
+  partywall measure --quick                        the same on this machine's GPU, measured
   partywall gpus --gpu h200                        every figure of a GPU and where it comes from
 
-Exit status: 0 done, 1 failed, 2 something given cannot be used (the message says what, where, and what would be right).";
+Exit status: 0 done, 1 failed, 2 something given cannot be used (the message says what, where, and what would be right),
+130 interrupted.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show what two tenants do to each other behind every wall, simulated.
     Demo(DemoArguments),
+    /// Show what this machine has: GPUs, driver, MPS, MIG, and which walls it can build.
+    ///
+    /// For a wall that cannot be built it says why, and what would make it possible. Nothing is changed.
+    Doctor(DoctorArguments),
     /// Simulate scenarios, and hold the model against measurements.
     Sim {
         /// What to simulate.
         #[command(subcommand)]
         command: SimCommand,
     },
+    /// Measure what tenants do to each other on this machine's GPU, behind every wall it can build.
+    ///
+    /// Starts tenants, alone and together, and an MPS daemon of its own where a wall needs one. The GPU's settings stay
+    /// as they are. The result is a table, and a file that `partywall measure compare` and the simulator read.
+    Measure(Box<MeasureArguments>),
+    /// Be a built-in tenant: what `partywall measure` starts.
+    #[command(hide = true)]
+    Tenant(TenantArguments),
     /// List the GPUs that are known, with a source for every figure.
     Gpus(GpusArguments),
     /// Check a `partywall.toml`, or print an example or its JSON schema.
@@ -74,6 +91,18 @@ pub struct DemoArguments {
     pub json: bool,
 }
 
+/// `partywall doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArguments {
+    /// Also try on each GPU what partywall builds on: memory, copies, kernels, graphs, Green Contexts. Takes
+    /// seconds and changes no setting; the exit status is 1 where something does not hold.
+    #[arg(long)]
+    pub check: bool,
+    /// Print as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `partywall sim`.
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
@@ -103,9 +132,12 @@ pub struct RunArguments {
 #[derive(Debug, Args)]
 pub struct ValidateArguments {
     /// Measured pairs, CSV; `results/h200/README.md` describes the columns.
-    #[arg(value_name = "PAIRS.csv")]
-    pub pairs: PathBuf,
-    /// Print `{"walls":[...]}` as JSON instead of a table.
+    #[arg(value_name = "PAIRS.csv", required_unless_present = "results")]
+    pub pairs: Vec<PathBuf>,
+    /// A record of `partywall measure`; may be given several times.
+    #[arg(long, value_name = "RECORD.json")]
+    pub results: Vec<PathBuf>,
+    /// Print `{"walls":[...], "not_comparable":[...]}` as JSON instead of a table.
     #[arg(long)]
     pub json: bool,
     /// Show every pair, not only the errors per wall.
@@ -122,6 +154,129 @@ pub struct SpeedArguments {
     /// Print results as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `partywall measure`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct MeasureArguments {
+    /// Something else than measuring.
+    #[command(subcommand)]
+    pub command: Option<MeasureCommand>,
+    /// A useful part of the matrix, in under three minutes. Without it and --plan: all of it, in hours.
+    #[arg(long, conflicts_with = "plan")]
+    pub quick: bool,
+    /// The whole matrix of built-in tenants; what is done without --quick and --plan.
+    #[arg(long, conflicts_with_all = ["quick", "plan"])]
+    pub full: bool,
+    /// What this file says: tenants, walls and pairs of your own. `workloads/plans/` has examples, --plan-example prints one.
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// Print a commented plan and do nothing else.
+    #[arg(long)]
+    pub plan_example: bool,
+    /// Only these latency-sensitive tenants of the plan.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub victims: Vec<String>,
+    /// Only these best-effort tenants of the plan.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub antagonists: Vec<String>,
+    /// Only these walls of the plan, by their ids.
+    #[arg(long, value_name = "WALLS", value_delimiter = ',')]
+    pub walls: Vec<Wall>,
+    /// Longest window of a cell over all its rounds, in seconds.
+    #[arg(long, value_name = "N")]
+    pub seconds: Option<f64>,
+    /// Requests of the latency-sensitive tenant after which a cell ends.
+    #[arg(long, value_name = "N")]
+    pub requests: Option<u64>,
+    /// How often each cell is measured; its samples are pooled.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: Option<u32>,
+    /// Seed of the arrivals and of the intervals.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// What the result is called.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Where NAME.json goes. Default: results/GPU; with --pretend nothing is written.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Stop about then, with what there is.
+    #[arg(long, value_name = "TIME")]
+    pub time_limit: Option<Nanos>,
+    /// Also find each tenant's maximum stable rate, and count timeouts at it beside the others.
+    #[arg(long)]
+    pub ims: bool,
+    /// Print the result as JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Rehearse without GPU: every tenant is replaced by one that only passes the time. The figures mean nothing.
+    #[arg(long)]
+    pub pretend: bool,
+}
+
+/// What `partywall measure` does besides.
+#[derive(Debug, Subcommand)]
+pub enum MeasureCommand {
+    /// Hold two results against each other: what differs in how they came about, then row by row.
+    Compare(CompareArguments),
+    /// Show a result again: the table, and with --out the page and a picture of all pairs.
+    Show(ShowArguments),
+}
+
+/// `partywall measure show`.
+#[derive(Debug, Args)]
+pub struct ShowArguments {
+    /// A result of `partywall measure`.
+    #[arg(value_name = "RESULT.json")]
+    pub result: PathBuf,
+    /// Also write NAME.html, and NAME.svg where there are many pairs, into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+/// `partywall measure compare`.
+#[derive(Debug, Args)]
+pub struct CompareArguments {
+    /// A result of `partywall measure`.
+    #[arg(value_name = "A.json")]
+    pub first: PathBuf,
+    /// Another one.
+    #[arg(value_name = "B.json")]
+    pub second: PathBuf,
+    /// Print as JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partywall tenant`.
+#[derive(Debug, Args)]
+pub struct TenantArguments {
+    /// The tenants: `[TAG=]NAME[:ls|:be][,size=BYTES]`.
+    #[arg(required = true, value_name = "TENANT")]
+    pub tenants: Vec<String>,
+    /// Streams have the priority of their tenant's class.
+    #[arg(long, conflicts_with = "sm_groups")]
+    pub stream_priority: bool,
+    /// Groups of the one split of all SMs, for each tenant in turn, such as 0-31.
+    #[arg(long, value_name = "GROUPS")]
+    pub sm_groups: Vec<String>,
+    /// Number of the device among the visible ones.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub device: u32,
+    /// Of a pretended tenant: mean time of a unit of work.
+    #[arg(long, value_name = "TIME")]
+    pub service: Option<Nanos>,
+    /// Of a pretended tenant: sleep instead of looking at the clock.
+    #[arg(long)]
+    pub asleep: bool,
+    /// Of a pretended tenant: what goes wrong and in which request: die@5, hang@5 or rubbish@5.
+    #[arg(long, value_name = "FAULT@N")]
+    pub fault: Option<String>,
+    /// Of a pretended tenant: every check of its results fails.
+    #[arg(long)]
+    pub wrong_result: bool,
 }
 
 /// `partywall gpus`.
@@ -173,10 +328,15 @@ fn man_pages(command: &clap::Command, pages: &mut Vec<(String, String)>) -> std:
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).title(name.clone()).render(&mut page)?;
     pages.push((format!("{name}.1"), String::from_utf8_lossy(&page).into_owned()));
-    for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
+    for inner in command.get_subcommands().filter(|inner| is_for_people(inner)) {
         man_pages(inner, pages)?;
     }
     Ok(())
+}
+
+/// Not `help`, which clap adds, and not what only other commands start.
+fn is_for_people(command: &clap::Command) -> bool {
+    command.get_name() != "help" && !command.is_hide_set()
 }
 
 /// The reference as Markdown: the long help of every command.
@@ -193,7 +353,7 @@ fn describe(command: &mut clap::Command, text: &mut String) {
     let help = command.render_long_help().to_string();
     let help: Vec<&str> = help.lines().map(str::trim_end).collect();
     *text += &format!("\n## `{name}`\n\n```text\n{}\n```\n", help.join("\n").trim_end());
-    for inner in command.get_subcommands_mut().filter(|inner| inner.get_name() != "help") {
+    for inner in command.get_subcommands_mut().filter(|inner| is_for_people(inner)) {
         describe(inner, text);
     }
 }
@@ -211,7 +371,7 @@ mod tests {
     fn the_reference_has_every_command() {
         let reference = reference();
         for command in
-            ["demo", "sim run", "sim validate", "sim speed", "gpus", "config", "completions", "man"]
+            ["demo", "doctor", "sim run", "sim validate", "sim speed", "gpus", "config", "completions", "man"]
         {
             assert!(reference.contains(&format!("## `partywall {command}`")), "{command} is missing");
         }

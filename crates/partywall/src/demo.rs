@@ -16,7 +16,7 @@ use partywall_sim::profile;
 
 use crate::cli::DemoArguments;
 use crate::error::Failure;
-use crate::report::{Report, Section};
+use crate::report::{Origin, Report, Section};
 use crate::{output, progress, validation};
 
 /// Columns of the terminal table: what fits a terminal that nobody has resized much.
@@ -110,13 +110,13 @@ fn build(gpu: &Gpu, seed: u64) -> Result<Report, Failure> {
         gpu_id: gpu.id.clone(),
         gpu_name: gpu.name.clone(),
         sms: gpu.sms(),
-        simulated: true,
+        origin: Origin::Simulated,
         seed,
         command: format!("partywall demo --gpu {} --seed {seed}", gpu.id),
         sources: sources(gpu),
         sections,
         errors: validation::recorded_errors()?,
-        errors_source: "results/h200/pairs.csv, recorded on an H200".to_owned(),
+        errors_source: validation::errors_source(),
         measured_on: validation::RECORDED_ON.to_owned(),
     })
 }
@@ -139,7 +139,7 @@ fn sources(gpu: &Gpu) -> Vec<String> {
 /// A wall that does not exist on the GPU is said to be missing, with the reason; anything else is a mistake.
 fn sort(section: &mut Section, wall: Wall, result: Result<CellResult, SimError>) -> Result<(), Failure> {
     match result {
-        Ok(cell) => section.cells.push(cell),
+        Ok(cell) => section.cells.push(cell.into()),
         Err(SimError::Layout(error)) => section.unavailable.push((wall, error.to_string())),
         Err(error) => return Err(Failure::internal(error)),
     }
@@ -207,7 +207,7 @@ fn network(gpu: &Gpu, name: &str, params: &Params) -> Result<Program, Failure> {
 }
 
 fn best_effort(name: &str, program: Program, depth: u32) -> Result<Participant, Failure> {
-    let load = Load::Closed { pause: Nanos::ZERO, depth };
+    let load = Load::closed(depth);
     let demand = load.demand(None).map_err(Failure::internal)?;
     // `sides` needs kernels that were built for it; such kernels mark their accesses evict-first.
     let program = Program { evict_first: true, ..program };

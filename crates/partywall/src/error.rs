@@ -30,6 +30,17 @@ pub(crate) enum Failure {
         /// Why.
         error: io::Error,
     },
+    /// This machine does not have what it takes, or something on it went wrong.
+    #[error("{message}")]
+    Machine {
+        /// What.
+        message: String,
+        /// What to try.
+        hint: Option<String>,
+    },
+    /// Somebody pressed Ctrl-C.
+    #[error("interrupted; everything that was started has ended, and nothing was written")]
+    Interrupted,
     /// Standard output went away.
     #[error("cannot print the result: {0}")]
     Output(#[from] io::Error),
@@ -49,6 +60,11 @@ impl Failure {
         Self::Input { message: message.to_string(), hint: Some(hint.to_string()) }
     }
 
+    /// This machine does not have what it takes.
+    pub(crate) fn machine(message: impl ToString, hint: Option<String>) -> Self {
+        Self::Machine { message: message.to_string(), hint }
+    }
+
     /// What went wrong although the input was right.
     pub(crate) fn internal(message: impl ToString) -> Self {
         Self::Internal(message.to_string())
@@ -58,17 +74,19 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Input { .. } | Self::Read { .. } => 2,
-            Self::Write { .. } | Self::Output(_) | Self::Internal(_) => 1,
+            Self::Write { .. } | Self::Machine { .. } | Self::Output(_) | Self::Internal(_) => 1,
+            // As shells report the signal.
+            Self::Interrupted => 130,
         }
     }
 
     /// What to try.
     pub(crate) fn hint(&self) -> Option<&str> {
         match self {
-            Self::Input { hint, .. } => hint.as_deref(),
+            Self::Input { hint, .. } | Self::Machine { hint, .. } => hint.as_deref(),
             Self::Read { .. } => Some("check the path; nothing was written"),
             Self::Write { .. } => Some("check that the directory exists and may be written to"),
-            Self::Output(_) => None,
+            Self::Interrupted | Self::Output(_) => None,
             Self::Internal(_) => {
                 Some("this is a mistake in partywall; please report it with the command line")
             }

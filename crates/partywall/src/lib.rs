@@ -1,20 +1,27 @@
 //! The command line: thin; it parses, calls and prints. A library so that the reference, the man pages and the
 //! completions come from the same definitions as the program.
 
+mod agreement;
 pub mod cli;
 mod demo;
+mod doctor;
 mod error;
 mod gpus;
+mod measure;
+mod measured;
 mod output;
 mod progress;
 mod report;
 mod sim;
 mod speed;
+mod tenant;
 mod validation;
 
 use std::process::ExitCode;
 
+pub use agreement::recorded_agreement;
 pub use demo::{RecordedDemo, recorded_demo};
+pub use measure::recorded_pictures;
 pub use validation::recorded_validations;
 
 use cli::{Cli, Command, SimCommand};
@@ -40,11 +47,14 @@ pub fn main(cli: &Cli) -> ExitCode {
 fn run(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Demo(arguments) => demo::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
         Command::Sim { command: SimCommand::Run(arguments) } => sim::run(arguments),
         Command::Sim { command: SimCommand::Validate(arguments) } => validation::run(arguments),
         Command::Sim { command: SimCommand::Speed(arguments) } => speed::run(arguments),
+        Command::Measure(arguments) => measure::run(arguments),
         Command::Gpus(arguments) => gpus::run(arguments),
         Command::Config(arguments) => gpus::config(arguments),
+        Command::Tenant(arguments) => tenant::run(arguments),
         Command::Completions { shell } => cli::completions(*shell),
         Command::Man { directory } => cli::man(directory),
     }

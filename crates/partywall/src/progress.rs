@@ -1,6 +1,9 @@
 //! Progress on standard error while something takes time, and work spread over the cores.
 
+use std::io::IsTerminal;
+
 use indicatif::{ProgressBar, ProgressStyle};
+use partywall_core::units::Nanos;
 use partywall_sim::parallel::in_order;
 
 /// A bar of `steps`; hidden where standard error is no terminal.
@@ -10,6 +13,30 @@ pub(crate) fn bar(steps: u64, what: &str) -> ProgressBar {
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
     bar.set_message(what.to_owned());
     bar
+}
+
+/// For where standard error is no terminal, such as a log: a line now and then instead of a bar that moves.
+pub(crate) struct Lines {
+    said: Option<Nanos>,
+}
+
+impl Lines {
+    /// At most one line in so long.
+    const EVERY: Nanos = Nanos::from_secs(10);
+
+    /// None where there is a terminal, which has the bar.
+    pub(crate) fn for_logs() -> Option<Self> {
+        (!std::io::stderr().is_terminal()).then_some(Self { said: None })
+    }
+
+    /// Says `line` if the last one is long enough ago.
+    #[expect(clippy::print_stderr, reason = "progress goes to standard error")]
+    pub(crate) fn say(&mut self, now: Nanos, line: &str) {
+        if self.said.is_none_or(|said| now.saturating_sub(said) >= Self::EVERY) {
+            self.said = Some(now);
+            eprintln!("{line}");
+        }
+    }
 }
 
 /// `work` of every item on as many threads as there are cores, in the order of the items.

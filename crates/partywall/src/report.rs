@@ -6,6 +6,7 @@
 
 mod cdf;
 mod html;
+mod matrix;
 mod number;
 mod strip;
 mod summary;
@@ -33,8 +34,8 @@ pub(crate) struct Report {
     pub(crate) gpu_name: String,
     /// SMs of the GPU.
     pub(crate) sms: SmCount,
-    /// Whether the numbers come from the model; said wherever they appear.
-    pub(crate) simulated: bool,
+    /// What the numbers come from; said wherever they appear.
+    pub(crate) origin: Origin,
     /// Seed of everything random.
     pub(crate) seed: u64,
     /// What to type for the same report.
@@ -49,6 +50,37 @@ pub(crate) struct Report {
     pub(crate) errors_source: String,
     /// Catalogue id of the GPU on which those pairs were measured: numbers of any other are not validated.
     pub(crate) measured_on: String,
+}
+
+/// What numbers come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The model.
+    Simulated,
+    /// A GPU.
+    Measured,
+    /// A rehearsal of a measurement, without GPU: they mean nothing.
+    Pretended,
+}
+
+impl Origin {
+    /// In a word or three.
+    fn how(self) -> &'static str {
+        match self {
+            Self::Simulated => "Simulated, not measured",
+            Self::Measured => "Measured",
+            Self::Pretended => "Pretended, not measured: the figures mean nothing",
+        }
+    }
+
+    /// What captions and headings of figures and tables carry; nothing where the numbers are real.
+    fn mark(self) -> Option<&'static str> {
+        match self {
+            Self::Simulated => Some("simulated"),
+            Self::Measured => None,
+            Self::Pretended => Some("pretended"),
+        }
+    }
 }
 
 /// One set of tenants behind several walls.
@@ -67,9 +99,27 @@ pub(crate) struct Section {
     /// Longest response of the LS tenant that meets its objective.
     pub(crate) objective: Option<Nanos>,
     /// Per wall, in the order to show.
-    pub(crate) cells: Vec<CellResult>,
+    pub(crate) cells: Vec<Cell>,
     /// Walls that this GPU or these tenants cannot have, and why.
     pub(crate) unavailable: Vec<(Wall, String)>,
+}
+
+/// One wall of a section.
+#[derive(Debug, Clone)]
+pub(crate) struct Cell {
+    /// What came of it.
+    pub(crate) result: CellResult,
+    /// How the wall was set where there is a choice, such as `50/50`; empty elsewhere.
+    pub(crate) setting: String,
+    /// What a reader must know beside the numbers.
+    pub(crate) notes: Vec<String>,
+}
+
+impl From<CellResult> for Cell {
+    /// A wall as it comes, with nothing to say beside its numbers.
+    fn from(result: CellResult) -> Self {
+        Self { result, setting: String::new(), notes: Vec::new() }
+    }
 }
 
 /// A line of the report, field for field what `report.json` has under `rows`. Latencies are service times; ratios are
@@ -81,6 +131,12 @@ pub(crate) struct Row {
     pub(crate) wall: Wall,
     pub(crate) ls_p50_ms: Option<f64>,
     pub(crate) ls_p99_ms: Option<f64>,
+    /// Stands in where the tail has too few requests; not among the agreed fields.
+    #[serde(skip)]
+    pub(crate) slowdown_p50: Option<f64>,
+    /// Stands in where there are too few for a median as well.
+    #[serde(skip)]
+    pub(crate) slowdown_mean: Option<f64>,
     pub(crate) slowdown_p99: Option<f64>,
     pub(crate) slo_miss_rate: Option<f64>,
     pub(crate) be_kept: Option<f64>,
@@ -113,7 +169,7 @@ struct SectionJson<'a> {
     ls: usize,
     be: Option<usize>,
     objective_ms: Option<f64>,
-    cells: &'a [CellResult],
+    cells: Vec<&'a CellResult>,
     unavailable: Vec<Unavailable<'a>>,
 }
 
@@ -127,8 +183,10 @@ struct Unavailable<'a> {
 struct Shown<'a> {
     cell: &'a CellResult,
     row: Row,
-    /// The wall, and how copies were scheduled where the section has the wall twice.
+    /// The wall with its setting, and how copies were scheduled where the section has both ways.
     name: String,
+    /// What a reader must know beside the numbers and what follows from them.
+    said: &'a [String],
     /// The LS tenant; `None` in a cell without tenants.
     ls: Option<&'a TenantResult>,
 }
@@ -151,12 +209,21 @@ impl Shown<'_> {
             .filter(|ls| ls.saturated)
             .map(|ls| format!("saturated: completed {} {}/s", number::significant(ls.rate_per_s), ls.unit));
         let unvalidated = (!self.row.validated).then(|| "not validated".to_owned());
-        saturated.into_iter().chain(unvalidated).collect()
+        saturated.into_iter().chain(unvalidated).chain(self.said.iter().cloned()).collect()
+    }
+
+    /// The slowdown of the tail, or, and said so, of the median or the mean, where the tail has too few requests.
+    fn slowdown(&self) -> String {
+        match (self.row.slowdown_p99, self.row.slowdown_p50, self.row.slowdown_mean) {
+            (None, Some(p50), _) => format!("p50 {}", number::ratio(p50)),
+            (None, None, Some(mean)) => format!("mean {}", number::ratio(mean)),
+            (p99, ..) => number::or_none(p99, number::ratio),
+        }
     }
 
     /// Classes of the elements that stand for this cell in a figure.
     fn class(&self) -> String {
-        let first_come = self.name != self.cell.wall.id() && self.cell.copies == "copy-fifo";
+        let first_come = self.name.ends_with(" fifo");
         format!("w-{}{}", self.cell.wall.id(), if first_come { " fifo" } else { "" })
     }
 }
@@ -172,7 +239,7 @@ impl Report {
     pub(crate) fn json(&self) -> String {
         let json = Json {
             gpu: &self.gpu_id,
-            simulated: self.simulated,
+            simulated: self.origin == Origin::Simulated,
             seed: self.seed,
             command: &self.command,
             sources: &self.sources,
@@ -198,10 +265,17 @@ impl Report {
         let picture = |section: &Section| {
             let cells = self.shown(section);
             let doubt = if cells.iter().all(|shown| shown.row.validated) { "" } else { " † not validated" };
-            let note = format!("{}, {}, seed {}.{doubt}", self.how(), self.gpu_name, self.seed);
+            let note = format!("{}, {}, seed {}.{doubt}", self.origin.how(), self.gpu_name, self.seed);
             (format!("{}.svg", section.id), tradeoff::tradeoff(section.id.clone(), &cells).file(&note))
         };
         self.sections.iter().map(picture).collect()
+    }
+
+    /// All pairs in one picture, as an SVG file; none where there are few enough to be told one by one.
+    pub(crate) fn overview(&self) -> Option<String> {
+        let many = self.sections.len() >= matrix::SECTIONS_MIN;
+        let note = format!("{}, {}, seed {}.", self.origin.how(), self.gpu_name, self.seed);
+        many.then(|| matrix::Matrix::of(self).picture("matrix".to_owned()).file(&note))
     }
 
     /// The report for a terminal of `width` columns, without colours.
@@ -211,28 +285,36 @@ impl Report {
 
     /// Walls with numbers in this report that the model was not held against, in the order of [`Wall::ALL`].
     fn not_validated(&self) -> Vec<Wall> {
-        let appears =
-            |wall: Wall| self.sections.iter().any(|section| section.cells.iter().any(|c| c.wall == wall));
+        let appears = |wall: Wall| {
+            self.sections.iter().any(|section| section.cells.iter().any(|c| c.result.wall == wall))
+        };
         Wall::ALL.into_iter().filter(|wall| appears(*wall) && !self.validated(*wall)).collect()
     }
 
     /// Measured results need no model, so nothing about them waits for validation.
     fn validated(&self, wall: Wall) -> bool {
-        !self.simulated
+        self.origin != Origin::Simulated
             || (self.gpu_id == self.measured_on && self.errors.iter().any(|error| error.wall == wall))
     }
 
     fn shown<'a>(&self, section: &'a Section) -> Vec<Shown<'a>> {
-        let twice = |wall: Wall| section.cells.iter().filter(|cell| cell.wall == wall).count() > 1;
-        let shown = |cell: &'a CellResult| Shown {
-            cell,
-            row: self.row(section, cell),
-            name: if twice(cell.wall) {
-                format!("{} {}", cell.wall, cell.copies.trim_start_matches("copy-"))
-            } else {
-                cell.wall.to_string()
-            },
-            ls: cell.tenants.get(section.ls),
+        let both_ways = |wall: Wall| {
+            let mut ways =
+                section.cells.iter().filter(|cell| cell.result.wall == wall).map(|c| c.result.copies);
+            ways.next().is_some_and(|first| ways.any(|other| other != first))
+        };
+        let shown = |cell: &'a Cell| {
+            let Cell { result, setting, notes } = cell;
+            let copies = if both_ways(result.wall) { result.copies.trim_start_matches("copy-") } else { "" };
+            let words = [result.wall.id(), setting, copies];
+            let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+            Shown {
+                cell: result,
+                row: self.row(section, result),
+                name: words.join(" "),
+                said: notes,
+                ls: result.tenants.get(section.ls),
+            }
         };
         section.cells.iter().map(shown).collect()
     }
@@ -250,6 +332,12 @@ impl Report {
             wall: cell.wall,
             ls_p50_ms: ls.and_then(|tenant| tenant.service.p50_ms),
             ls_p99_ms: ls.and_then(|tenant| tenant.service.p99_ms),
+            slowdown_p50: ls
+                .filter(|tenant| !tenant.saturated)
+                .and_then(|tenant| Some(tenant.service.p50_ms? / tenant.solo.p50_ms?)),
+            slowdown_mean: ls
+                .filter(|tenant| !tenant.saturated && tenant.service.n > 0)
+                .and_then(|tenant| Some(tenant.service.mean_ms? / tenant.solo.mean_ms?)),
             slowdown_p99: ls.filter(|tenant| !tenant.saturated).and_then(|tenant| tenant.slowdown_p99),
             slo_miss_rate: ls.and_then(|tenant| tenant.slo_miss_rate),
             be_kept,
@@ -268,7 +356,7 @@ fn section_json(section: &Section) -> SectionJson<'_> {
         ls: section.ls,
         be: section.be,
         objective_ms: section.objective.map(Nanos::as_ms),
-        cells: &section.cells,
+        cells: section.cells.iter().map(|cell| &cell.result).collect(),
         unavailable: section.unavailable.iter().map(|(wall, why)| Unavailable { wall: *wall, why }).collect(),
     }
 }

@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::svg::{self, Picture};
-use super::{Report, Section, Shown, cdf, number, strip, tradeoff};
+use super::{Origin, Report, Section, Shown, cdf, matrix, number, strip, tradeoff};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -11,7 +11,11 @@ const STYLE: &str = include_str!("page.css");
 const MEASURES: [(&str, &str); 8] = [
     ("service time", "from the start of a request's work to its completion; p50 and p99 here are of this"),
     ("solo", "the same arrivals alone on the whole GPU, without any wall"),
-    ("slowdown", "p99 beside the neighbour over p99 solo; 1 means that the neighbour is not felt"),
+    (
+        "slowdown",
+        "p99 beside the neighbour over p99 solo; 1 means that the neighbour is not felt. With p50 before it: the same \
+         of the medians, where too few requests lie behind a p99",
+    ),
     ("SLO misses", "fraction of requests whose response, waiting included, took longer than the objective"),
     ("BE kept", "rate of the best-effort tenant here over its rate alone on the whole GPU"),
     ("fault contained", "whether a fatal GPU fault of one tenant leaves the other running"),
@@ -36,11 +40,12 @@ pub(super) fn page(report: &Report) -> String {
                 header {
                     h1 { (report.title) }
                     p class="provenance" {
-                        strong class="badge" { (report.how()) } " " (report.what())
+                        strong class="badge" { (report.origin.how()) } " " (report.what())
                     }
                     (summary(report))
                 }
                 main {
+                    @if report.sections.len() >= matrix::SECTIONS_MIN { (overview(report)) }
                     @for (index, section) in report.sections.iter().enumerate() { (self::section(report, index, section)) }
                     (obtained(report))
                 }
@@ -55,12 +60,32 @@ fn summary(report: &Report) -> Markup {
         div class="summary" {
             p {
                 "A latency-sensitive tenant (LS) shares the GPU with a best-effort tenant (BE). A wall is what keeps \
-                 them apart; each wall below got the same requests at the same times."
+                 them apart; "
+                @if report.origin == Origin::Simulated { "each wall below got the same requests at the same times." }
+                @else { "each wall below got the same load." }
             }
-            ul {
-                @for section in &report.sections {
-                    li { strong { (section.title) } ": " (report.summary(section)) }
+            @if report.sections.len() < matrix::SECTIONS_MIN {
+                ul {
+                    @for section in &report.sections {
+                        li { strong { (section.title) } ": " (report.summary(section)) }
+                    }
                 }
+            }
+        }
+    }
+}
+
+/// All pairs at once, for reports that nobody reads section by section.
+fn overview(report: &Report) -> Markup {
+    html! {
+        section {
+            h2 { "All pairs" }
+            figure {
+                figcaption {
+                    "The slowdown of the latency-sensitive tenant beside each neighbour, behind each wall: 1 is as alone."
+                    @if let Some(mark) = report.origin.mark() { " These numbers are " (mark) "." }
+                }
+                div class="wide" { (matrix::Matrix::of(report).picture("matrix".to_owned()).inline()) }
             }
         }
     }
@@ -72,6 +97,7 @@ fn section(report: &Report, index: usize, section: &Section) -> Markup {
     html! {
         section {
             h2 { (section.title) }
+            @if report.sections.len() >= matrix::SECTIONS_MIN { p { (report.summary(section)) } }
             p {
                 (section.description)
                 @if let Some(objective) = section.objective {
@@ -80,9 +106,11 @@ fn section(report: &Report, index: usize, section: &Section) -> Markup {
             }
             @if !cells.is_empty() {
                 (table(report, &cells))
+                @if section.cells.iter().any(|cell| cell.result.tenants.iter().any(|tenant| tenant.cdf.len() > 1)) {
                 (figure(report, "Latency", "Curves further left are faster. The axis grows towards the tail: from p90 \
                     to p99 is as far as from p99 to p99.9. A curve ends where fewer than ten requests lie beyond it; exclusive is the tenant alone.",
                     &cells, &cdf::cdf(id("cdf"), &cells)))
+                }
                 (figure(report, "What it costs, what it keeps", "One point per wall: the higher, the more best-effort \
                     work gets done; the further left, the less the latency-sensitive tenant is slowed.",
                     &cells, &tradeoff::tradeoff(id("tradeoff"), &cells)))
@@ -105,7 +133,7 @@ fn figure(report: &Report, heading: &str, caption: &str, cells: &[Shown<'_>], pi
             h3 { (heading) }
             figcaption {
                 (caption)
-                @if report.simulated { " Simulated." }
+                @if let Some(mark) = report.origin.mark() { " These numbers are " (mark) "." }
                 @if cells.iter().any(|shown| !shown.row.validated) { " † not validated: no measured pairs." }
             }
             div class="wide" { (picture.inline()) }
@@ -117,8 +145,10 @@ fn table(report: &Report, cells: &[Shown<'_>]) -> Markup {
     html! {
         div class="wide" {
             table {
-                @if report.simulated { caption { "Simulated. Latencies are service times." } }
-                @else { caption { "Latencies are service times." } }
+                caption {
+                    @if let Some(mark) = report.origin.mark() { "These numbers are " (mark) ". " }
+                    "Latencies are service times."
+                }
                 thead {
                     tr {
                         th scope="col" { "wall" }
@@ -140,7 +170,7 @@ fn row(shown: &Shown<'_>) -> Markup {
     let numbers = [
         number::or_none(row.ls_p50_ms, number::significant),
         number::or_none(row.ls_p99_ms, number::significant),
-        number::or_none(row.slowdown_p99, number::ratio),
+        shown.slowdown(),
         number::or_none(row.slo_miss_rate, number::fraction),
         number::or_none(row.be_kept, number::fraction),
     ];
@@ -160,13 +190,17 @@ fn obtained(report: &Report) -> Markup {
     html! {
         section {
             h2 { "How this was obtained" }
-            p { (report.provenance()) " The same command gives the same report:" }
+            p {
+                (report.provenance())
+                @if report.origin == Origin::Simulated { " The same command gives the same report:" }
+                @else { " By the command" }
+            }
             pre { code { (report.command) } }
             @if !report.sources.is_empty() {
                 h3 { "Sources" }
                 ul { @for source in &report.sources { li { (source) } } }
             }
-            @if report.simulated { (model_error(report)) }
+            @if report.origin == Origin::Simulated { (model_error(report)) }
             h3 { "Measures" }
             dl { @for (name, meaning) in MEASURES { dt { (name) } dd { (meaning) } } }
             h3 { "Walls" }

@@ -11,11 +11,6 @@ const KEPT_TAIL: f64 = 1.1;
 const FELT: f64 = 1.5;
 
 impl Report {
-    /// Where the numbers come from, in a word or three.
-    pub(super) fn how(&self) -> &'static str {
-        if self.simulated { "Simulated, not measured" } else { "Measured" }
-    }
-
     /// `NVIDIA H200 (h200), seed 7`.
     pub(super) fn what(&self) -> String {
         format!("{} ({}), seed {}", self.gpu_name, self.gpu_id, self.seed)
@@ -23,7 +18,7 @@ impl Report {
 
     /// Both as a sentence.
     pub(super) fn provenance(&self) -> String {
-        format!("{}: {}.", self.how(), self.what())
+        format!("{}: {}.", self.origin.how(), self.what())
     }
 
     /// What to take from a section.
@@ -34,7 +29,7 @@ impl Report {
         };
         let neighbour = section
             .be
-            .and_then(|be| Some(cells.first()?.cell.tenants.get(be)?.name.as_str()))
+            .and_then(|be| cells.iter().find_map(|shown| Some(shown.cell.tenants.get(be)?.name.as_str())))
             .unwrap_or("others");
         let mut sentences = vec![match ls.solo.p99_ms {
             Some(p99) => format!(
@@ -60,7 +55,7 @@ impl Report {
                 error.n.to_string(),
                 number::fraction(error.median_error_p50),
                 number::fraction(error.p90_error_p50),
-                number::fraction(error.median_error_p99),
+                error.median_error_p99.map_or("-".to_owned(), number::fraction),
             ]
         };
         self.errors.iter().map(line).collect()
@@ -102,10 +97,14 @@ fn best(shared: &[&Shown<'_>], neighbour: &str) -> Option<String> {
 }
 
 fn worst(shared: &[&Shown<'_>]) -> Option<String> {
-    let slowed = shared.iter().filter_map(|shown| Some((shown, shown.row.slowdown_p99?)));
-    let (shown, slowdown) =
-        slowed.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, slowdown)| *slowdown >= FELT)?;
-    Some(format!("The largest slowdown is {}, behind {}.", number::ratio(slowdown), shown.in_words()))
+    // What had too few requests for a tail is slow above all.
+    let any = |shown: &Shown<'_>| {
+        let row = &shown.row;
+        row.slowdown_p99.or(row.slowdown_p50).or(row.slowdown_mean)
+    };
+    let slowed = shared.iter().filter_map(|shown| Some((shown, any(shown)?)));
+    let (shown, _) = slowed.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, slowdown)| *slowdown >= FELT)?;
+    Some(format!("The largest slowdown is {}, behind {}.", shown.slowdown(), shown.in_words()))
 }
 
 fn saturated(shared: &[&Shown<'_>]) -> Option<String> {

@@ -5,7 +5,7 @@ use comfy_table::{
     presets,
 };
 
-use super::{Report, Section, Shown, number};
+use super::{Report, Section, Shown, matrix, number};
 
 /// Narrower than this, the columns do not fit and lines run over.
 const NARROWEST: u16 = 80;
@@ -30,9 +30,14 @@ const HEADER: [&str; 8] = [
 pub(super) fn table(report: &Report, width: u16) -> String {
     let width = width.max(NARROWEST);
     let mut lines = Vec::new();
-    for section in &report.sections {
-        lines.extend(self::section(report, section, width));
+    if report.sections.len() >= matrix::SECTIONS_MIN {
+        lines.extend(overview(report, width));
         lines.push(String::new());
+    } else {
+        for section in &report.sections {
+            lines.extend(self::section(report, section, width));
+            lines.push(String::new());
+        }
     }
     lines.extend(wrapped(&report.provenance(), width));
     lines.extend(errors(report, width));
@@ -40,9 +45,51 @@ pub(super) fn table(report: &Report, width: u16) -> String {
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
+/// A table per latency-sensitive tenant, walls down and neighbours across: a terminal is no place for dozens of tables.
+fn overview(report: &Report, width: u16) -> Vec<String> {
+    let mark = report.origin.mark().map_or_else(String::new, |mark| format!(" ({mark})"));
+    let heading = format!(
+        "Slowdown of the latency-sensitive tenant{mark}: p99, or * p50, ** mean, where there were too few requests"
+    );
+    let mut lines = wrapped(&heading, width);
+    let matrix = matrix::Matrix::of(report);
+    let mut seen: Vec<&str> = Vec::new();
+    for row in &matrix.rows {
+        if !seen.contains(&row.ls.as_str()) {
+            seen.push(&row.ls);
+            let rows: Vec<_> = matrix.rows.iter().filter(|other| other.ls == row.ls).collect();
+            lines.push(String::new());
+            lines.extend(neighbours(&matrix.columns, &row.ls, &rows, width));
+        }
+    }
+    lines
+}
+
+fn neighbours(walls: &[String], ls: &str, rows: &[&matrix::MatrixRow], width: u16) -> Vec<String> {
+    let mut table = Table::new();
+    table.load_style(STYLE).set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    let beside = rows.iter().map(|row| row.be.replace('-', "\n-"));
+    table.set_header([format!("{ls} beside")].into_iter().chain(beside));
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 1));
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    for (index, wall) in walls.iter().enumerate() {
+        let entries = rows.iter().map(|row| row.entries.get(index).and_then(Option::as_ref));
+        let texts: Vec<String> =
+            entries.map(|entry| entry.map_or_else(String::new, |entry| entry.text.clone())).collect();
+        if texts.iter().any(|text| !text.is_empty()) {
+            table.add_row([wall.clone()].into_iter().chain(texts));
+        }
+    }
+    table.to_string().lines().map(str::to_owned).collect()
+}
+
 fn section(report: &Report, section: &Section, width: u16) -> Vec<String> {
-    let simulated = if report.simulated { " (simulated)" } else { "" };
-    let mut lines = wrapped(&format!("{}{simulated}", section.title), width);
+    let mark = report.origin.mark().map_or_else(String::new, |mark| format!(" ({mark})"));
+    let mut lines = wrapped(&format!("{}{mark}", section.title), width);
     let mut table = Table::new();
     table
         .load_style(STYLE)
@@ -73,7 +120,7 @@ fn row(shown: &Shown<'_>) -> TableRow {
         shown.name.clone(),
         number::or_none(row.ls_p50_ms, number::significant),
         number::or_none(row.ls_p99_ms, number::significant),
-        number::or_none(row.slowdown_p99, number::ratio),
+        shown.slowdown(),
         number::or_none(row.slo_miss_rate, number::fraction),
         number::or_none(row.be_kept, number::fraction),
         if row.fault_contained { "yes" } else { "no" }.to_owned(),

@@ -8,7 +8,7 @@ use partywall_sim::metrics::Percentiles;
 use partywall_sim::metrics::Timeline;
 use partywall_sim::validate::WallError;
 
-use super::{Report, Section};
+use super::{Origin, Report, Section};
 
 mod figures;
 mod real;
@@ -37,7 +37,7 @@ fn tenant(name: &str, class: Class, n: u64, p50: f64, p99: f64) -> TenantResult 
         interference: Some(1.0),
         slo_miss_rate: (class == Class::LatencySensitive).then_some(0.0125),
         rate_per_s: 812.4,
-        unit: "images",
+        unit: "images".into(),
         kept: Some(0.625),
         saturated: false,
         lost: 0,
@@ -80,7 +80,7 @@ fn report() -> Report {
         gpu_id: "h200".to_owned(),
         gpu_name: "NVIDIA H200".to_owned(),
         sms: SmCount(132),
-        simulated: true,
+        origin: Origin::Simulated,
         seed: 7,
         command: "partywall demo --seed 7".to_owned(),
         sources: vec!["SMs: counted".to_owned()],
@@ -91,7 +91,9 @@ fn report() -> Report {
             ls: 0,
             be: Some(1),
             objective: Some(Nanos::from_millis(5)),
-            cells: vec![exclusive, saturated, cell(Wall::Mps, 2.0, 80.0), cell(Wall::Partywall, 1.0, 1.3)],
+            cells: [exclusive, saturated, cell(Wall::Mps, 2.0, 80.0), cell(Wall::Partywall, 1.0, 1.3)]
+                .map(super::Cell::from)
+                .into(),
             unavailable: vec![(Wall::Mig, "this part has no MIG".to_owned())],
         }],
         errors: vec![WallError {
@@ -99,10 +101,12 @@ fn report() -> Report {
             n: 16,
             median_error_p50: 0.0625,
             p90_error_p50: 0.125,
-            median_error_p99: 0.25,
+            median_error_p99: Some(0.25),
             median_error_be_rate: None,
             alone_n: 0,
             alone_median_error_p50: None,
+            be_alone_n: 0,
+            be_alone_median_error_rate: None,
         }],
         errors_source: "pairs.csv".to_owned(),
         measured_on: "h200".to_owned(),
@@ -150,12 +154,12 @@ fn a_row_is_written_in_the_agreed_order() {
 fn what_nobody_can_know_is_null() {
     let mut report = report();
     report.sections[0].be = None;
-    report.sections[0].cells[0].tenants[0].service = Percentiles::default();
-    report.sections[0].cells[1].tenants.clear();
+    report.sections[0].cells[0].result.tenants[0].service = Percentiles::default();
+    report.sections[0].cells[1].result.tenants.clear();
     let rows = report.rows();
     assert_eq!((rows[0].be_kept, rows[0].ls_p99_ms), (None, None));
     assert_eq!((rows[1].ls_p50_ms, rows[1].slowdown_p99, rows[1].saturated), (None, None, false));
-    report.simulated = false;
+    report.origin = Origin::Measured;
     assert!(report.rows().iter().all(|row| row.validated), "measured rows need no validation");
 }
 
@@ -247,8 +251,8 @@ fn texts_are_never_markup() {
     report.sections[0].title = nasty.to_owned();
     report.sections[0].unavailable[0].1 = nasty.to_owned();
     for cell in &mut report.sections[0].cells {
-        cell.tenants[0].name = "<script>".to_owned();
-        cell.tenants[1].placed = "</svg><b>".to_owned();
+        cell.result.tenants[0].name = "<script>".to_owned();
+        cell.result.tenants[1].placed = "</svg><b>".to_owned();
     }
     let html = report.html();
     assert!(!html.contains("<script") && !html.contains("</svg><b>"));

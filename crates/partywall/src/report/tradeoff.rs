@@ -13,9 +13,14 @@ const COLUMN: f64 = 616.0;
 
 /// The figure.
 pub(super) fn tradeoff(id: String, cells: &[Shown<'_>]) -> Picture {
+    // One axis means one thing: where the tail of any wall has too few requests, all stand by their medians.
+    let tails =
+        cells.iter().all(|shown| shown.row.slowdown_p99.is_some() || shown.row.slowdown_p50.is_none());
+    let slowdown =
+        |shown: &Shown<'_>| usable(if tails { shown.row.slowdown_p99 } else { shown.row.slowdown_p50 });
     let points: Vec<(&Shown<'_>, f64, f64)> = cells
         .iter()
-        .filter_map(|shown| Some((shown, usable(shown.row.slowdown_p99)?, usable(shown.row.be_kept)?)))
+        .filter_map(|shown| Some((shown, slowdown(shown)?, usable(shown.row.be_kept)?)))
         .filter(|(shown, slowdown, _)| *slowdown > 0.0 && !shown.row.saturated)
         .collect();
     let saturated: Vec<&Shown<'_>> = cells.iter().filter(|shown| shown.row.saturated).collect();
@@ -40,7 +45,8 @@ pub(super) fn tradeoff(id: String, cells: &[Shown<'_>]) -> Picture {
     let placed = labels(&all, &widths, area);
     let content = html! {
         (area.y_axis(&ticks, "fraction of its rate that the best-effort tenant keeps"))
-        (area.x_axis(&x, "slowdown of the latency-sensitive p99 (log scale; 1 is as alone)"))
+        (area.x_axis(&x, if tails { "slowdown of the latency-sensitive p99 (log scale; 1 is as alone)" }
+            else { "slowdown of the latency-sensitive median (log scale; 1 is as alone)" }))
         circle class="ideal" cx=(px(ideal_x)) cy=(px(ideal_y)) r="7" { title { "as if each were alone" } }
         @if let Some(label) = placed.first() {
             text class="tick" x=(px(label.left)) y=(px(label.y + 4.0)) text-anchor="start" { "ideal" }
@@ -101,7 +107,7 @@ fn column(saturated: &[&Shown<'_>], y: &Scale) -> Markup {
 }
 
 fn tooltip(shown: &Shown<'_>) -> String {
-    let slowdown = number::or_none(shown.row.slowdown_p99, number::ratio);
+    let slowdown = shown.slowdown();
     let kept = number::or_none(shown.row.be_kept, number::fraction);
     let told = format!("{}: slowdown {slowdown}, best-effort keeps {kept}", shown.name);
     [told].into_iter().chain(shown.notes()).collect::<Vec<_>>().join(", ")

@@ -5,6 +5,8 @@
     reason = "tests start processes, use temporary directories and may panic"
 )]
 
+mod measure;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -149,6 +151,21 @@ fn pairs_are_refused_with_their_line() {
     }
     let empty = scratch.file("empty.csv", "");
     refused(&["sim", "validate", &empty], &["empty.csv:1: no pairs"]);
+    let pretended = scratch.file(
+        "pretended.json",
+        r#"{"format": "partywall-measure-1", "simulated": false, "pretended": true, "environment": {"gpu": null},
+            "tenants": [], "cells": []}"#,
+    );
+    refused(
+        &["sim", "validate", "--results", &pretended],
+        &["pretended.json: its figures were not measured on a GPU"],
+    );
+    refused(
+        &["sim", "validate", "--results", &scratch.file("a.json", "{")],
+        &["a.json:1:1: EOF while parsing"],
+    );
+    let nothing = partywall(&["sim", "validate"]);
+    assert_eq!(nothing.status.code(), Some(2), "a file is needed");
 }
 
 #[test]
@@ -214,4 +231,30 @@ fn help_shows_examples_that_exist() {
         }
     }
     assert!(help.contains("Exit status"));
+}
+
+/// Runs where there is no GPU, and where there is one.
+#[test]
+fn the_doctor_says_what_there_is_and_ends_well() {
+    let report = json(&partywall(&["doctor", "--json"]));
+    let walls = report["walls"].as_array().unwrap();
+    assert_eq!(walls.len(), 10);
+    for wall in walls {
+        let state = wall["state"].as_str().unwrap();
+        assert!(["available", "not-available"].contains(&state), "{wall}");
+        assert_eq!(state == "not-available", wall["why"].is_string() && wall["what_would_help"].is_string());
+    }
+    let output = partywall(&["doctor"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    if report["gpus"].as_array().unwrap().is_empty() {
+        assert!(report["absent"]["why"].is_string());
+        assert!(walls.iter().all(|wall| wall["state"] == "not-available"));
+        assert!(shown.contains("partywall demo"), "{shown}");
+        if !report["driver"]["nvml_problem"].is_null() {
+            assert!(shown.contains("libnvidia-ml.so.1"), "{shown}");
+        }
+    } else {
+        assert!(shown.contains("GPU 0: ") && shown.contains("time-slicing"), "{shown}");
+    }
 }

@@ -5,7 +5,7 @@ use partywall_core::wall::Wall;
 use partywall_sim::metrics::Percentiles;
 use partywall_sim::metrics::Timeline;
 
-use super::{Report, cell, report};
+use super::{Origin, Report, cell, report};
 
 /// Average width of a character in the type of the figures, units of the viewBox; a little less than what labels
 /// reserve.
@@ -111,8 +111,9 @@ pub(super) fn check(report: &Report) -> usize {
 fn with(odd: impl Fn(usize, &mut partywall_sim::experiment::CellResult)) -> Report {
     let mut report = report();
     let walls = Wall::ALL.into_iter().enumerate();
-    report.sections[0].cells = walls.map(|(i, wall)| cell(wall, 1.0 + i as f64, 2.0 + i as f64)).collect();
-    report.sections[0].cells.iter_mut().enumerate().for_each(|(i, cell)| odd(i, cell));
+    report.sections[0].cells =
+        walls.map(|(i, wall)| cell(wall, 1.0 + i as f64, 2.0 + i as f64).into()).collect();
+    report.sections[0].cells.iter_mut().enumerate().for_each(|(i, cell)| odd(i, &mut cell.result));
     report
 }
 
@@ -137,7 +138,7 @@ fn a_wall_twice() {
     let mut report = with(|_, _| ());
     let fair = report.sections[0].cells.clone();
     report.sections[0].cells.extend(fair.into_iter().map(|mut cell| {
-        cell.copies = "copy-fair";
+        cell.result.copies = "copy-fair";
         cell
     }));
     check(&report);
@@ -223,4 +224,31 @@ fn long_names() {
             tenant.placed = "some place that takes long to describe ".repeat(5);
         }
     }));
+}
+
+#[test]
+fn many_pairs_have_an_overview() {
+    let mut report = report();
+    report.origin = Origin::Measured;
+    let section = report.sections[0].clone();
+    report.sections = (0..4)
+        .map(|i| {
+            let mut section = section.clone();
+            for cell in &mut section.cells {
+                cell.result.tenants[0].name = format!("victim-{}", i / 2);
+                cell.result.tenants[1].name = format!("antagonist-{i}");
+                // Too few requests for a tail: the median stands in, marked.
+                cell.result.tenants[0].slowdown_p99 = None;
+            }
+            section.cells[2].setting = "50/50".to_owned();
+            section
+        })
+        .collect();
+    // Three figures a section, without strips where nothing was recorded, and the overview.
+    assert_eq!(check(&report), 4 * 3 + 1);
+    let html = report.html();
+    assert!(html.contains("victim-0 beside") && html.contains("antagonist-3"));
+    let table = report.table(100);
+    assert!(table.contains("victim-1") && table.contains("50/50") && table.contains("2.00*"), "{table}");
+    assert!(table.contains("saturated"), "{table}");
 }

@@ -22,7 +22,7 @@ fn participants(chip: &Chip, params: &Params) -> Vec<Participant> {
         burst: Nanos::from_millis(20),
         calm: Nanos::from_millis(60),
     };
-    let closed = Load::Closed { pause: Nanos::ZERO, depth: 2 };
+    let closed = Load::closed(2);
     let workload = |name: &str, class, load: &Load, objective| Participant {
         workload: Workload {
             name: name.to_owned(),
@@ -68,7 +68,7 @@ fn real(end: Nanos) -> Report {
     };
     for wall in Wall::ALL {
         match experiment.cell(Cell { wall, copies: Policy::Fifo }, &solo) {
-            Ok(cell) => section.cells.push(cell),
+            Ok(cell) => section.cells.push(cell.into()),
             Err(error) => section.unavailable.push((wall, error.to_string())),
         }
     }

@@ -1,0 +1,286 @@
+//! `partywall measure`: the machine, the plan and the method together; and two results against each other.
+
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use partywall_core::catalogue::Catalogue;
+use partywall_core::units::Nanos;
+use partywall_driver::availability::{self, Availability};
+use partywall_driver::nvml::Nvml;
+use partywall_driver::survey::{CudaSide, Gpu, Survey};
+use partywall_measure::clock;
+use partywall_measure::compare::compare;
+use partywall_measure::gpu::{GpuMachine, Rehearsal};
+use partywall_measure::lock::{Lock, LockError};
+use partywall_measure::method::{self, Limits, Measured, Progress};
+use partywall_measure::plan::{EXAMPLE, Plan, Size, built_in};
+use partywall_measure::record::{Environment, FORMAT, HostRecord, Record, Settings};
+use partywall_measure::rows::{Results, results};
+use partywall_measure::stage::{Bench, Launcher, Machine};
+use partywall_measure::tenant::{Processes, interruptions};
+
+use crate::cli::{CompareArguments, MeasureArguments, MeasureCommand, ShowArguments};
+use crate::error::Failure;
+use crate::{doctor, measured, output, progress};
+
+/// SMs of a rehearsal, and how they can be cut: an H200's.
+const REHEARSED_SMS: (u32, u32) = (132, 2);
+
+pub(crate) fn run(arguments: &MeasureArguments) -> Result<(), Failure> {
+    match &arguments.command {
+        Some(MeasureCommand::Compare(arguments)) => against(arguments),
+        Some(MeasureCommand::Show(arguments)) => show(arguments),
+        None if arguments.plan_example => output::print(EXAMPLE),
+        None => measure(arguments),
+    }
+}
+
+fn measure(arguments: &MeasureArguments) -> Result<(), Failure> {
+    let temporary = std::env::temp_dir();
+    let found = if arguments.pretend { None } else { Some(look()?) };
+    let cut = found.as_ref().map_or(REHEARSED_SMS, |(_, gpu, _)| {
+        let sms = gpu.sms.unwrap_or(REHEARSED_SMS.0);
+        (sms, gpu.green_contexts.as_ref().map_or(1, |granularity| granularity.sms_per_group))
+    });
+    let plan = plan(arguments, cut)?;
+    let name = file_name(arguments, &plan)?;
+    let folder = folder(arguments, found.as_ref().map(|(_, gpu, _)| gpu));
+    // Before anything is started: a measurement of hours should not end because its file cannot be written.
+    if let Some(folder) = &folder {
+        let write = |error| Failure::Write { path: folder.clone(), error };
+        std::fs::create_dir_all(folder).map_err(write)?;
+    }
+    let interrupted = interruptions().map_err(Failure::internal)?;
+    let lock = Lock::take(&temporary).map_err(busy)?;
+    let scratch = |error| Failure::Write { path: temporary.clone(), error };
+    let (mut machine, environment): (Box<dyn Machine>, Environment) = match found {
+        Some((survey, gpu, device)) => {
+            let machine = GpuMachine::new(survey, gpu, device, &temporary).map_err(scratch)?;
+            let environment = machine.environment();
+            (Box::new(machine), environment)
+        }
+        None => {
+            let host = HostRecord { cores: progress::cores(), ..HostRecord::default() };
+            (Box::new(Rehearsal::new(&temporary).map_err(scratch)?), Environment { gpu: None, host })
+        }
+    };
+    let program = std::env::current_exe().map_err(Failure::internal)?.display().to_string();
+    let launcher = Launcher { program, pretended: arguments.pretend };
+    let mut channel = Processes::new(interrupted);
+    let mut bench =
+        Bench { plan: &plan, launcher: &launcher, machine: machine.as_mut(), channel: &mut channel };
+    let started = clock::rfc3339(clock::unix_seconds());
+    let bar = progress::bar(1, "starting");
+    let mut lines = progress::Lines::for_logs();
+    let limits = Limits { time: arguments.time_limit, ims: arguments.ims };
+    let measurement = method::measure(&mut bench, limits, &mut |at: Progress| {
+        bar.set_length(at.total as u64);
+        bar.set_position(at.done as u64);
+        let left = at.left.map_or_else(String::new, |left| format!(", about {:.0} s left", left.as_secs()));
+        if let Some(lines) = &mut lines {
+            lines.say(clock::now(), &format!("[{}/{}] {}{left}", at.done, at.total, at.what));
+        }
+        bar.set_message(format!("{}{left}", at.what));
+    });
+    bar.finish_and_clear();
+    let found = measurement.map_err(|_| Failure::Interrupted)?;
+    let record = record(arguments, &plan, name, started, environment, found);
+    // What was started has ended; the rest is arithmetic and files.
+    drop((channel, machine, lock));
+    let json = record.json().map_err(Failure::internal)?;
+    let written = match &folder {
+        Some(folder) => {
+            let (data, page) = (format!("{}.json", record.name), format!("{}.html", record.name));
+            output::write_all(folder, &[(&data, &json), (&page, &measured::report(&record).html())])?
+        }
+        None => Vec::new(),
+    };
+    if arguments.json {
+        return output::print(&json);
+    }
+    output::print(&text::measured(&record))?;
+    written.iter().try_for_each(|path| output::print(&format!("wrote {}", path.display())))
+}
+
+/// The machine's first GPU that programs can use.
+fn look() -> Result<(Survey, Gpu, Option<partywall_driver::nvml::Device>), Failure> {
+    let catalogue = Catalogue::builtin().map_err(Failure::internal)?;
+    let nvml = Nvml::load();
+    let survey = Survey::take(&doctor::surroundings(), nvml.as_ref(), &CudaSide::look(), catalogue);
+    let rehearse = "`partywall measure --pretend` rehearses without GPU, `partywall demo` simulates one";
+    let missing = |why: &str, help: &str| {
+        Failure::machine(format!("nothing to measure on: {why}"), Some(format!("{help}; {rehearse}")))
+    };
+    if let Some(Availability::Missing { why, what_would_help }) = availability::absence(&survey) {
+        return Err(missing(&why, &what_would_help));
+    }
+    let usable =
+        |gpu: &&Gpu| availability::on(partywall_core::wall::Wall::TimeSlicing, &survey, gpu).is_available();
+    let Some(gpu) = survey.gpus.iter().find(usable).cloned() else {
+        return Err(match availability::of(partywall_core::wall::Wall::TimeSlicing, &survey) {
+            Availability::Missing { why, what_would_help } => missing(&why, &what_would_help),
+            Availability::Available { .. } => missing("no GPU can be used", "see `partywall doctor`"),
+        });
+    };
+    let device = nvml.ok().and_then(|nvml| nvml.device(gpu.index).ok());
+    Ok((survey, gpu, device))
+}
+
+fn plan(arguments: &MeasureArguments, (sms, step): (u32, u32)) -> Result<Plan, Failure> {
+    let mut plan = match &arguments.plan {
+        Some(path) => {
+            let file = path.display().to_string();
+            let name =
+                path.file_stem().map_or_else(|| file.clone(), |stem| stem.to_string_lossy().into_owned());
+            let hint = "`partywall measure --plan-example` prints one that is right";
+            Plan::parse(&output::read_text(path)?, &file, &name)
+                .map_err(|error| Failure::input_with_hint(error, hint))?
+        }
+        None => built_in(if arguments.quick { Size::Quick } else { Size::Full }, sms, step),
+    };
+    plan.restrict(&arguments.victims, &arguments.antagonists, &arguments.walls).map_err(Failure::input)?;
+    if let Some(seconds) = arguments.seconds {
+        if !(seconds > 0.0 && seconds <= 3600.0) {
+            return Err(Failure::input(format!(
+                "--seconds {seconds} is out of range; use more than 0 and at most 3600"
+            )));
+        }
+        plan.time_max = Nanos::from_ms_f64(seconds * 1e3);
+        plan.pairs.iter_mut().for_each(|pair| pair.time_max = None);
+    }
+    if let Some(requests) = arguments.requests {
+        let most = partywall_measure::protocol::REQUESTS_MAX / 2;
+        if !(1..=most).contains(&requests) {
+            return Err(Failure::input(format!("--requests {requests} is out of range; use 1 to {most}")));
+        }
+        plan.requests_wanted = requests;
+    }
+    plan.rounds = arguments.rounds.unwrap_or(plan.rounds);
+    plan.seed = arguments.seed.unwrap_or(plan.seed);
+    Ok(plan)
+}
+
+fn file_name(arguments: &MeasureArguments, plan: &Plan) -> Result<String, Failure> {
+    let name = arguments.name.as_ref().unwrap_or(&plan.name);
+    let allowed = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.starts_with('.') || name.len() > 100 || !name.chars().all(allowed) {
+        let shown = partywall_core::diagnostic::quoted(name);
+        return Err(Failure::input(format!("{shown} cannot name a result; use letters, digits and - _ .")));
+    }
+    Ok(name.clone())
+}
+
+/// Where the result goes: of a rehearsal nowhere unless it is said.
+fn folder(arguments: &MeasureArguments, gpu: Option<&Gpu>) -> Option<PathBuf> {
+    arguments.out.clone().or_else(|| {
+        let id = gpu?.id.as_deref().unwrap_or("unknown-gpu");
+        Some(Path::new("results").join(id))
+    })
+}
+
+fn busy(error: LockError) -> Failure {
+    match error {
+        LockError::Held { .. } => Failure::machine(error, None),
+        LockError::File { path, error } => Failure::Write { path, error },
+    }
+}
+
+fn record(
+    arguments: &MeasureArguments,
+    plan: &Plan,
+    name: String,
+    started: String,
+    environment: Environment,
+    measured: Measured,
+) -> Record {
+    let Results { tenants, cells, rows, facts } = results(plan, &measured);
+    Record {
+        format: FORMAT.to_owned(),
+        simulated: false,
+        pretended: arguments.pretend,
+        name,
+        command: command(arguments),
+        started,
+        took_s: measured.took.as_secs(),
+        complete: measured.complete,
+        environment,
+        settings: Settings {
+            plan: plan.name.clone(),
+            seed: plan.seed,
+            rounds: plan.rounds,
+            warmup_s: plan.warmup.as_secs(),
+            seconds_max: plan.time_max.as_secs(),
+            requests_wanted: plan.requests_wanted,
+            evidence: plan.evidence,
+        },
+        tenants,
+        cells,
+        rows,
+        ims: measured.ims,
+        facts,
+    }
+}
+
+/// The command line that measures the same again.
+fn command(arguments: &MeasureArguments) -> String {
+    let mut words = vec!["partywall measure".to_owned()];
+    let mut say =
+        |name: &str, value: Option<String>| words.extend(value.map(|value| format!("--{name} {value}")));
+    let list = |values: &[String]| (!values.is_empty()).then(|| values.join(","));
+    let walls: Vec<String> = arguments.walls.iter().map(ToString::to_string).collect();
+    // The folder that a file lies in on this machine is nobody else's.
+    let plan = arguments.plan.as_ref().map(|path| {
+        let file = path.file_name().filter(|_| path.is_absolute()).map(Path::new);
+        file.unwrap_or(path).display().to_string()
+    });
+    say("plan", plan);
+    say("victims", list(&arguments.victims));
+    say("antagonists", list(&arguments.antagonists));
+    say("walls", list(&walls));
+    say("seconds", arguments.seconds.map(|value| value.to_string()));
+    say("requests", arguments.requests.map(|value| value.to_string()));
+    say("rounds", arguments.rounds.map(|value| value.to_string()));
+    say("seed", arguments.seed.map(|value| value.to_string()));
+    say("time-limit", arguments.time_limit.map(|value| value.to_string()));
+    let flags = [("quick", arguments.quick), ("ims", arguments.ims), ("pretend", arguments.pretend)];
+    words.extend(flags.iter().filter(|(_, given)| *given).map(|(name, _)| format!("--{name}")));
+    words.join(" ")
+}
+
+fn read(path: &Path) -> Result<Record, Failure> {
+    let file = path.display().to_string();
+    Record::parse(&output::read_text(path)?, &file).map_err(Failure::input)
+}
+
+fn show(arguments: &ShowArguments) -> Result<(), Failure> {
+    let record = read(&arguments.result)?;
+    output::print(&text::measured(&record))?;
+    let Some(folder) = &arguments.out else { return Ok(()) };
+    let report = measured::report(&record);
+    let mut files = vec![(format!("{}.html", record.name), report.html())];
+    files.extend(report.overview().map(|picture| (format!("{}.svg", record.name), picture)));
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let written = output::write_all(folder, &files)?;
+    written.iter().try_for_each(|path| output::print(&format!("wrote {}", path.display())))
+}
+
+/// The pictures that README and docs show of a recorded result: file name and SVG.
+///
+/// # Errors
+/// When the record cannot be read.
+pub fn recorded_pictures(text: &str, file: &str) -> Result<Vec<(String, String)>, String> {
+    let record = Record::parse(text, file).map_err(|error| error.to_string())?;
+    let report = measured::report(&record);
+    let all = report.overview().map(|picture| (format!("{}.svg", record.name), picture));
+    Ok(report.pictures().into_iter().chain(all).collect())
+}
+
+fn against(arguments: &CompareArguments) -> Result<(), Failure> {
+    let found = compare(&read(&arguments.first)?, &read(&arguments.second)?);
+    if arguments.json {
+        output::print(&output::json(&found)?)
+    } else {
+        output::print(&text::compared(&found))
+    }
+}

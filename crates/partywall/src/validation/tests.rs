@@ -1,0 +1,120 @@
+use partywall_core::tenant::Class;
+use partywall_core::units::{Nanos, SmCount};
+use partywall_measure::record::{
+    CellError, CellKind, CellRecord, Environment, ErrorKind, EvidenceRule, FORMAT, GpuRecord, Processes,
+    ProgramKind, Quantiles, Record, Settings, TenantRecord, TenantResult,
+};
+
+use super::*;
+
+#[test]
+fn cells_that_cannot_be_compared_are_counted_by_reason_and_named() {
+    let left_out = |why: &str, cell: &str| LeftOut { why: why.to_owned(), cell: cell.to_owned() };
+    let cells = [
+        left_out("no model of `x`", "mps: a beside x"),
+        left_out("died", "mps: b"),
+        left_out("died", "mps: c"),
+    ];
+    assert_eq!(
+        not_comparable(&cells),
+        "\nNot comparable: 3 cells.\n  2: died\n    mps: b\n    mps: c\n  1: no model of `x`\n    mps: a beside x\n"
+    );
+    assert_eq!(not_comparable(&[]), "");
+}
+
+#[test]
+fn recordings_of_one_gpu_are_joined() {
+    let (name, text) = CALIBRATED[0];
+    let one = Measured::read([(name, text)]).unwrap();
+    let two = Measured::read([(name, text), (name, text)]).unwrap();
+    assert_eq!((two.pairs.len(), &two.gpu.id[..]), (2 * one.pairs.len(), RECORDED_ON));
+    assert!(Measured::read([]).is_err());
+}
+
+/// What `partywall measure` writes, by its own structures, is what the simulator reads by others.
+#[test]
+fn records_of_measure_are_read() {
+    let text = measured_record().json().unwrap();
+    let read = Measured::read([("r.json", &*text)]).unwrap();
+    let [pair] = &read.pairs[..] else { panic!("{:?}", read.pairs) };
+    assert_eq!((pair.wall, pair.p50_ms, pair.be_rate_per_s), (Wall::GreenContexts, Some(1.8), Some(3500.0)));
+    let host = Load::Closed { pause: Nanos(500_000), depth: 1, host: Some(Nanos(60_000)) };
+    let ls = Tenant {
+        program: "resnet50-b1".to_owned(),
+        share: Some(Share::Sms(SmCount(66))),
+        load: host,
+        solo_ms: None,
+    };
+    assert_eq!(pair.ls, Some(ls));
+    assert_eq!(pair.be.as_ref().map(|be| &be.program[..]), Some("stream"));
+    let why: Vec<&str> = read.left_out.iter().map(|cell| &cell.why[..]).collect();
+    assert_eq!(why, ["not measured to the end: skipped"]);
+}
+
+fn measured_record() -> Record {
+    let tenant = |name: &str, class, pause_ns, depth, work| TenantRecord {
+        name: name.to_owned(),
+        class,
+        program: ProgramKind::External,
+        command: vec!["tenant.py".to_owned()],
+        load: partywall_measure::load::Load::Closed { pause_ns, depth },
+        unit: Some("u".to_owned()),
+        work: Some(work),
+        about: BTreeMap::new(),
+        cache_policy: None,
+    };
+    let result = |tenant: &str, p50, rate_per_s| TenantResult {
+        tenant: tenant.to_owned(),
+        requests: 5000,
+        check: "ok".to_owned(),
+        service_ms: Quantiles { p50, ..Quantiles::default() },
+        response_ms: Quantiles::default(),
+        rate_per_s,
+        offered_per_s: None,
+        completed_per_s: 1.0,
+        saturated: false,
+        host_gap_us: Some(560.0),
+        rounds: Vec::new(),
+    };
+    let cell = |results, error| CellRecord {
+        wall: Wall::GreenContexts,
+        setting: "66/66".to_owned(),
+        processes: Processes::Separate,
+        kind: CellKind::Corun,
+        ls: Some("resnet50-b1".to_owned()),
+        be: Some("stream".to_owned()),
+        results,
+        gpu: None,
+        error,
+    };
+    let both = vec![result("resnet50-b1", Some(1.8), 400.0), result("stream", None, 3500.0)];
+    let gpu = GpuRecord { id: Some("h200".to_owned()), ..GpuRecord::default() };
+    Record {
+        format: FORMAT.to_owned(),
+        simulated: false,
+        pretended: false,
+        name: "networks".to_owned(),
+        command: String::new(),
+        started: String::new(),
+        took_s: 1.0,
+        complete: true,
+        environment: Environment { gpu: Some(gpu), ..Environment::default() },
+        settings: Settings {
+            plan: "full".to_owned(),
+            seed: 1,
+            rounds: 1,
+            warmup_s: 0.1,
+            seconds_max: 1.0,
+            requests_wanted: 5000,
+            evidence: EvidenceRule::Recorded,
+        },
+        tenants: vec![
+            tenant("resnet50-b1", Class::LatencySensitive, 500_000, 1, 1.0),
+            tenant("stream", Class::BestEffort, 0, 4, 2.147483648),
+        ],
+        cells: vec![cell(both, None), cell(Vec::new(), Some(CellError::new(ErrorKind::Skipped, "time")))],
+        rows: Vec::new(),
+        ims: Vec::new(),
+        facts: Vec::new(),
+    }
+}
