@@ -38,8 +38,7 @@ impl Chase {
         builtin: &'static Builtin,
         asked: Option<Bytes>,
     ) -> Result<Self, WorkloadError> {
-        let l2 = place.device().l2_bytes()?;
-        let size = place.size(asked, Bytes(BUFFER.0.max(8 * l2.0)), Bytes(2 * l2.0))?;
+        let size = place.size_beyond_l2(asked, BUFFER)?;
         let cycle = LinkCycle::new(size, STRIDE)?;
         let links = place.context.alloc(cycle.bytes())?;
         place.kernels.fill_links(&place.stream, Part::all(&links), cycle)?;

@@ -125,6 +125,15 @@ impl Place {
         Ok(size)
     }
 
+    /// What a buffer is given whose accesses are to miss L2: what was asked for, or `normal`, and more where L2 is large.
+    ///
+    /// # Errors
+    /// Less than twice the L2, where a pass would find much of the one before; or what the driver returned.
+    pub fn size_beyond_l2(&self, asked: Option<Bytes>, normal: Bytes) -> Result<Bytes, WorkloadError> {
+        let l2 = self.device().l2_bytes()?;
+        self.size(asked, Bytes(normal.0.max(8 * l2.0)), Bytes(2 * l2.0))
+    }
+
     /// A buffer filled with the pattern, from index 0.
     ///
     /// # Errors

@@ -53,7 +53,6 @@ impl Reads {
         builtin: &'static Builtin,
         asked: Option<Bytes>,
     ) -> Result<Self, WorkloadError> {
-        let l2 = place.device().l2_bytes()?;
         let victim = builtin.class == Class::LatencySensitive;
         let policy = match (builtin.name, builtin.cache_policy) {
             ("l2", _) => Policy::L2,
@@ -61,12 +60,11 @@ impl Reads {
             _ => Policy::Default,
         };
         let size = match policy {
-            Policy::L2 => place.size(asked, Bytes(l2.0 / L2_SHARE), Bytes::from_mib(1))?,
-            // Twice the L2 is the least for which a pass finds little of the one before.
-            _ => {
-                let normal = if victim { VICTIM_BUFFER } else { STREAM_BUFFER };
-                place.size(asked, Bytes(normal.0.max(8 * l2.0)), Bytes(2 * l2.0))?
+            Policy::L2 => {
+                let part = Bytes(place.device().l2_bytes()?.0 / L2_SHARE);
+                place.size(asked, part, Bytes::from_mib(1))?
             }
+            _ => place.size_beyond_l2(asked, if victim { VICTIM_BUFFER } else { STREAM_BUFFER })?,
         };
         let buffer = place.patterned(size)?;
         let piece = if victim { VICTIM_PIECE } else { size };

@@ -38,8 +38,7 @@ impl Writes {
         builtin: &'static Builtin,
         asked: Option<Bytes>,
     ) -> Result<Self, WorkloadError> {
-        let l2 = place.device().l2_bytes()?;
-        let size = place.size(asked, Bytes(BUFFER.0.max(8 * l2.0)), Bytes(2 * l2.0))?;
+        let size = place.size_beyond_l2(asked, BUFFER)?;
         let buffer = place.patterned(size)?;
         let (policy, name) = match builtin.cache_policy {
             Some(CachePolicy::EvictFirst) => (Policy::EvictFirst, "read_write_evict_first"),
