@@ -145,6 +145,13 @@ pub(crate) struct Row {
     pub(crate) validated: bool,
 }
 
+impl Row {
+    /// The slowdown of the tail, else of the median, else of the mean: the first that has enough requests behind it.
+    fn best_known_slowdown(&self) -> Option<f64> {
+        self.slowdown_p99.or(self.slowdown_p50).or(self.slowdown_mean)
+    }
+}
+
 /// `report.json`: what programs agree on first, everything else behind it.
 #[derive(Serialize)]
 struct Json<'a> {

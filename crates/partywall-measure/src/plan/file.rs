@@ -221,7 +221,7 @@ fn example(key: &str) -> Option<&'static str> {
         "ls" => "ls = [\"camera\"]",
         "be" => "be = [\"stream\"]",
         "priority" => "priority = true",
-        "expect" => "expect = { ratio = 3.0, source = \"FACTS section 1\" }",
+        "expect" => "expect = { ratio = 3.0, source = \"an earlier probe\" }",
         "ratio" => "ratio = 3.0",
         "source" => "source = \"where it comes from\"",
         _ => return None,

@@ -124,7 +124,7 @@ fn names(section: &Section) -> (String, String) {
 
 fn entry(shown: &Shown<'_>) -> Entry {
     let row = &shown.row;
-    let slowdown = row.slowdown_p99.or(row.slowdown_p50).or(row.slowdown_mean);
+    let slowdown = row.best_known_slowdown();
     let text = match (row.slowdown_p99, row.slowdown_p50, row.slowdown_mean) {
         _ if row.saturated => "saturated".to_owned(),
         (None, Some(p50), _) => format!("{}*", number::ratio(p50)),

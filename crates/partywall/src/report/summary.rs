@@ -98,11 +98,7 @@ fn best(shared: &[&Shown<'_>], neighbour: &str) -> Option<String> {
 
 fn worst(shared: &[&Shown<'_>]) -> Option<String> {
     // What had too few requests for a tail is slow above all.
-    let any = |shown: &Shown<'_>| {
-        let row = &shown.row;
-        row.slowdown_p99.or(row.slowdown_p50).or(row.slowdown_mean)
-    };
-    let slowed = shared.iter().filter_map(|shown| Some((shown, any(shown)?)));
+    let slowed = shared.iter().filter_map(|shown| Some((shown, shown.row.best_known_slowdown()?)));
     let (shown, _) = slowed.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, slowdown)| *slowdown >= FELT)?;
     Some(format!("The largest slowdown is {}, behind {}.", shown.slowdown(), shown.in_words()))
 }
