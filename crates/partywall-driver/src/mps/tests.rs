@@ -99,10 +99,9 @@ fn a_daemon_is_started_asked_and_stopped_without_a_trace() {
 fn a_terminal_does_not_reach_it() {
     let stand_in = StandIn::new("works");
     let daemon = MpsDaemon::start(&stand_in.options).unwrap();
-    let session = |pid| rustix::process::getsid(rustix::process::Pid::from_raw(pid)).unwrap();
-    let pid = daemon.pid().cast_signed();
-    assert_eq!(session(pid).as_raw_nonzero().get(), pid);
-    assert_ne!(session(pid), session(std::process::id().cast_signed()));
+    let pid = rustix::process::Pid::from_raw(daemon.pid().cast_signed());
+    // A terminal signals the processes of its own session; this one leads another.
+    assert_eq!(rustix::process::getsid(pid).ok(), pid);
 }
 
 #[test]
