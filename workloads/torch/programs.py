@@ -335,6 +335,28 @@ def gemm(gpu: Gpu, size: int) -> Program:
     return Program(queue, gpu.wait, "product", 1, cleared(gpu, out), verify, digest(first), gpu.about)
 
 
+def fault(gpu: Gpu, after: int) -> Program:
+    """Looks up words of a table, and from unit `after` on one that lies outside of it: a fault that the GPU itself reports.
+    What it does to the neighbours is what one wants to see."""
+    import torch
+
+    table = torch.arange(1 << 20, device=gpu.device)
+    inside = torch.zeros(1 << 16, dtype=torch.long, device=gpu.device)
+    outside = inside + (1 << 30)
+    queued = [0]
+
+    def queue() -> None:
+        queued[0] += 1
+        table.index_select(0, outside if queued[0] >= after else inside)
+
+    def verify(units: int) -> str:
+        gpu.check()
+        return "ok"
+
+    warmed_up(gpu, lambda: table.index_select(0, inside))
+    return Program(queue, gpu.wait, "lookup", 1, lambda: None, verify, digest(table[:1024]), gpu.about)
+
+
 def warm(gpu: Gpu, queue: Callable) -> Callable:
     warmed_up(gpu, queue)
     return queue

@@ -2,7 +2,7 @@
 """A PyTorch program as a tenant of `partywall measure`: it speaks the line protocol on standard input and output.
 
 The programs: a network in fp16 replayed as a CUDA graph, a language model's decode loop, copies within the GPU's
-memory, matrix products. Weights and inputs are random with a fixed seed, and each checks its own results. With
+memory, matrix products, and one that faults. Weights and inputs are random with a fixed seed, and each checks its own results. With
 PARTYWALL_SM_GROUPS in the environment the process confines itself to these SMs.
 
 `--fake` stands in for the GPU by short waits, to try the protocol without one.
@@ -23,6 +23,8 @@ from gpu import GROUPS_VARIABLE, GpuError, parse_groups, start
 
 # Longest context and largest batch: 600 GB of cache, so that a mistyped number is refused in words.
 BATCH_MAX, CONTEXT_MAX, SIZE_MAX = 1024, 8192, 65_536
+# More than any measurement serves.
+UNITS_MAX = 1_000_000_000
 
 
 def positive(most: int):
@@ -48,6 +50,8 @@ def arguments(words: list[str]) -> argparse.Namespace:
     commands.add_parser("stream", help="copies of 1 GiB within the GPU's memory")
     gemm = commands.add_parser("gemm", help="products of two square bf16 matrices")
     gemm.add_argument("--size", type=positive(SIZE_MAX), default=programs.GEMM_SIZE, metavar="N", help="rows and columns")
+    fault = commands.add_parser("fault", help="lookups in a table, of which one reads outside: the GPU faults")
+    fault.add_argument("--after", type=positive(UNITS_MAX), default=1000, metavar="N", help="units of work before that")
     return parser.parse_args(words)
 
 
@@ -63,6 +67,8 @@ def set_up(chosen: argparse.Namespace) -> programs.Program:
         return programs.decoder(gpu, chosen.context, chosen.eager).program(chosen.batch)
     if chosen.program == "stream":
         return programs.stream(gpu)
+    if chosen.program == "fault":
+        return programs.fault(gpu, chosen.after)
     return programs.gemm(gpu, chosen.size)
 
 
