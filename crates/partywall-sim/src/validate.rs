@@ -8,7 +8,7 @@ use partywall_core::gpu::Gpu;
 use partywall_core::tenant::{Class, Share};
 use partywall_core::units::{Nanos, SmCount};
 use partywall_core::wall::Wall;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::SimError;
 use crate::kernel::{Chip, Program};
@@ -159,7 +159,7 @@ impl Compared {
 
 /// Errors of one wall. The medians are over pairs; tenants alone behind the wall are counted apart, because they are
 /// easier.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WallError {
     /// The wall's id.
     pub wall: Wall,
