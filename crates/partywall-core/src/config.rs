@@ -24,6 +24,15 @@ pub const MAX_NAME_CHARS: usize = 63;
 /// Largest weight of a tenant's copies: beyond this ratio the lightest tenant starves.
 pub const MAX_WEIGHT: u32 = crate::copy_scheduler::MAX_WEIGHT;
 
+/// Whether `text` can be a tenant's name: 1 to [`MAX_NAME_CHARS`] lower-case letters, digits and hyphens, a letter or
+/// digit first and last.
+pub fn is_tenant_name(text: &str) -> bool {
+    (1..=MAX_NAME_CHARS).contains(&text.len())
+        && text.bytes().all(is_name_byte)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
 /// A commented configuration for the help and the documentation. It is valid as it stands.
 pub const EXAMPLE: &str = r#"# partywall.toml: the tenants of one GPU. Start them with `partywall up partywall.toml`.
 

@@ -35,6 +35,8 @@
 //!   bytes before its own next packet. With the default weights a best-effort tenant lets at most nine packets of
 //!   each latency-sensitive one pass. Nobody starves.
 //!
+//! A tenant weighs what its class does, unless it was given a weight of its own ([`Event::Weigh`]).
+//!
 //! Copies of one tenant in one direction go in their order of arrival, so a tenant sees its streams' order.
 //!
 //! A packet counts as at least [`Config::min_charge`] bytes: by bytes alone a flood of four-byte copies would be
@@ -63,7 +65,8 @@
 //! - S8: a tenant that runs too far ahead is refused, its neighbours are not.
 //! - S9: a copy of nothing is done at once.
 //! - S10: a flood of tiny copies does not hold up a large one.
-//! - S11: what was never started cannot end; impossible parameters are refused.
+//! - S11: tenants with weights of their own share the link by those, until they are gone.
+//! - S12: what was never started cannot end; impossible parameters are refused.
 
 use std::collections::VecDeque;
 
@@ -247,7 +250,14 @@ pub enum Event {
         /// Which way.
         direction: Direction,
     },
-    /// A tenant is gone. Its index may be used again at once.
+    /// From its next packet on a tenant weighs this much, whatever its class. Brought into 1 to [`MAX_WEIGHT`].
+    Weigh {
+        /// Who; one whose index goes beyond [`MAX_TENANTS`] is ignored, as its copies will be.
+        tenant: TenantId,
+        /// How much.
+        weight: u32,
+    },
+    /// A tenant is gone, and with it a weight of its own. Its index may be used again at once.
     Cancel {
         /// Who.
         tenant: TenantId,
@@ -387,6 +397,13 @@ impl CopyScheduler {
                 link.packet_done(now, tenant, id, actions);
                 link.fill(&self.config, actions);
             }
+            Event::Weigh { tenant, weight } => {
+                for link in &mut self.links {
+                    if let Ok(lane) = link.lane(tenant) {
+                        lane.weight = Some(weight.clamp(1, MAX_WEIGHT));
+                    }
+                }
+            }
             Event::Cancel { tenant } => {
                 for link in &mut self.links {
                     link.cancel(tenant, actions);
@@ -414,6 +431,8 @@ struct Link {
 struct Lane {
     queue: VecDeque<Queued>,
     virtual_runtime: u128,
+    /// Unless it is that of the copy's class.
+    weight: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -443,7 +462,7 @@ impl Link {
         Self { direction, lanes: Vec::new(), backlogged: Vec::new(), flights: Vec::new(), virtual_time: 0 }
     }
 
-    fn submit(&mut self, tenant: TenantId, copy: Queued) -> Result<(), Refusal> {
+    fn lane(&mut self, tenant: TenantId) -> Result<&mut Lane, Refusal> {
         let index = tenant.index();
         if index >= MAX_TENANTS {
             return Err(Refusal::NoSuchTenant);
@@ -451,15 +470,23 @@ impl Link {
         if index >= self.lanes.len() {
             self.lanes.resize_with(index + 1, Lane::default);
         }
-        let lane = &mut self.lanes[index];
+        Ok(&mut self.lanes[index])
+    }
+
+    fn submit(&mut self, tenant: TenantId, copy: Queued) -> Result<(), Refusal> {
+        let virtual_time = self.virtual_time;
+        let lane = self.lane(tenant)?;
         if lane.queue.len() >= MAX_QUEUED {
             return Err(Refusal::QueueFull);
         }
-        if lane.queue.is_empty() {
-            lane.virtual_runtime = lane.virtual_runtime.max(self.virtual_time);
-            self.backlogged.push(index);
+        let woke = lane.queue.is_empty();
+        if woke {
+            lane.virtual_runtime = lane.virtual_runtime.max(virtual_time);
         }
         lane.queue.push_back(copy);
+        if woke {
+            self.backlogged.push(tenant.index());
+        }
         Ok(())
     }
 
@@ -501,7 +528,8 @@ impl Link {
         if config.policy == Policy::Fair {
             self.virtual_time = lane.virtual_runtime;
             let charge = bytes.max(config.min_charge.0) << VIRTUAL_BITS;
-            lane.virtual_runtime += u128::from(charge / u64::from(config.weight(copy.class)));
+            let weight = lane.weight.unwrap_or(config.weight(copy.class));
+            lane.virtual_runtime += u128::from(charge / u64::from(weight));
         }
         if last {
             lane.queue.pop_front();
@@ -539,6 +567,7 @@ impl Link {
             }
         }
         let Some(lane) = self.lanes.get_mut(tenant.index()) else { return };
+        lane.weight = None;
         for copy in lane.queue.drain(..) {
             let (id, started) = (copy.id, Bytes(copy.started));
             actions.push(Action::Dropped { tenant, id, direction, started });

@@ -37,7 +37,10 @@ impl fmt::Display for Class {
 }
 
 /// Index of a tenant in its node's or scenario's list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(transparent)]
 pub struct TenantId(pub u32);
 
 impl TenantId {

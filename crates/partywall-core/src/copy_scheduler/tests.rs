@@ -240,7 +240,33 @@ fn s10_a_flood_of_tiny_copies_does_not_hold_up_a_large_one() {
 }
 
 #[test]
-fn s11_what_never_started_cannot_end() {
+fn s11_weights_of_their_own_decide_until_the_tenants_are_gone() {
+    let mut bench = Bench::new(fair(100, 2));
+    for (tenant, weight) in [(LS, 1), (BE, 2), (BE_2, 4), (TenantId(u32::MAX), 9)] {
+        bench.step(Event::Weigh { tenant, weight });
+    }
+    let sent = |bench: &mut Bench| {
+        for tenant in [BE, LS, BE_2] {
+            bench.submit(tenant, HostToDevice, 1_000_000);
+        }
+        let mut sent = [0u64; 3];
+        for _ in 0..7_000 {
+            sent[bench.link[0][0].0.index()] += 1;
+            bench.finish(HostToDevice);
+        }
+        sent
+    };
+    let by_weight = sent(&mut bench);
+    assert!(by_weight.iter().zip([1_000, 2_000, 4_000]).all(|(&a, b)| a.abs_diff(b) <= 2), "{by_weight:?}");
+    for tenant in [BE, LS, BE_2] {
+        bench.step(Event::Cancel { tenant });
+    }
+    let by_class = sent(&mut bench);
+    assert!(by_class[0].abs_diff(4_667) <= 4 && by_class[1].abs_diff(by_class[2]) <= 3, "{by_class:?}");
+}
+
+#[test]
+fn s12_what_never_started_cannot_end() {
     let mut bench = Bench::new(fair(100, 1));
     let (id, _) = bench.submit(BE, HostToDevice, 100);
     for (tenant, direction) in [(LS, HostToDevice), (BE, DeviceToHost)] {
@@ -251,7 +277,7 @@ fn s11_what_never_started_cannot_end() {
 }
 
 #[test]
-fn s11_impossible_parameters_are_refused() {
+fn s12_impossible_parameters_are_refused() {
     let good = Config::default();
     let message = |config| CopyScheduler::new(config).unwrap_err().to_string();
     assert_eq!(

@@ -389,3 +389,15 @@ proptest! {
         prop_assert_eq!(&by_tenant, &empty);
     }
 }
+
+#[test]
+fn s4_one_that_only_counts_rounds_like_the_others() {
+    let mut ledger = MemoryLedger::unlimited(LS);
+    assert_eq!(ledger.step(alloc(LS, 1, Bytes(1))), granted(PAGE));
+    assert_eq!(ledger.step(alloc(LS, 2, gib(1 << 20))), granted(gib(1 << 20)));
+    assert_eq!(ledger.used(LS), gib(1 << 20) + PAGE);
+    // All but what no number can hold.
+    assert!(matches!(ledger.step(alloc(LS, 3, Bytes(u64::MAX))), Decision::Refused(_)));
+    assert_eq!(ledger.step(failed(LS, 2)), returned(gib(1 << 20), 1));
+    assert_eq!(ledger.used(LS), PAGE);
+}
