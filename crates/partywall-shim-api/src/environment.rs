@@ -1,0 +1,26 @@
+//! Names of the environment variables that the shim reads. The node sets the first two; the others are for people.
+
+/// Path of the node's socket for tenants. Without it the shim counts coverage and passes everything through.
+pub const SOCKET: &str = "PARTYWALL_SOCKET";
+
+/// 32 hexadecimal digits that name a tenant to the node and prove that a process is one of its own.
+pub const TOKEN: &str = "PARTYWALL_TOKEN";
+
+/// Absolute path of the real `libcuda.so.1`. Default: the usual folders and those of `LD_LIBRARY_PATH`.
+pub const REAL_CUDA: &str = "PARTYWALL_REAL_CUDA";
+
+/// Absolute path of the real `libnvidia-ml.so.1`. Default: what the loader finds.
+pub const REAL_NVML: &str = "PARTYWALL_REAL_NVML";
+
+/// File to which the coverage table is written when the process ends; `-` is standard error. Default: none.
+pub const COVERAGE: &str = "PARTYWALL_COVERAGE";
+
+/// How a stream is held until its copy is through: `memop` (stream memory operations; the default), `hostfunc` (a host
+/// function in the stream), or `off` (copies are passed through and only counted).
+pub const COPY_GATE: &str = "PARTYWALL_COPY_GATE";
+
+/// In how many streams the packets of one copy go: 2 (the default) or 1. For measurements.
+pub const COPY_LANES: &str = "PARTYWALL_COPY_LANES";
+
+/// Microseconds for which the copier looks without pause after something has happened. Default: 100. For measurements.
+pub const COPY_SPIN_US: &str = "PARTYWALL_COPY_SPIN_US";

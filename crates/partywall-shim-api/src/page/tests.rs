@@ -1,0 +1,88 @@
+use std::mem::offset_of;
+
+use super::*;
+
+/// Whoever changes this changes [`VERSION`]: a shim of yesterday may be running inside a tenant.
+#[test]
+fn the_layout_is_that_of_version_1() {
+    assert_eq!(VERSION, 1);
+    let at = [
+        ("header", offset_of!(Page, header), 0),
+        ("header.version", offset_of!(Page, header.version), 8),
+        ("header.generation", offset_of!(Page, header.generation), 16),
+        ("header.class", offset_of!(Page, header.class), 28),
+        ("node", offset_of!(Page, node), 32),
+        ("node.context_bytes", offset_of!(Page, node.context_bytes), 56),
+        ("node.packet_bytes", offset_of!(Page, node.packet_bytes), 72),
+        ("node.granted", offset_of!(Page, node.granted), 96),
+        ("node.grants", offset_of!(Page, node.grants), 112),
+        ("node.asleep", offset_of!(Page, node.asleep), 116),
+        ("node.others_used_bytes", offset_of!(Page, node.others_used_bytes), 120),
+        ("shim", offset_of!(Page, shim), 128),
+        ("shim.copies", offset_of!(Page, shim.0.copies), 144),
+        ("shim.launches", offset_of!(Page, shim.0.launches), 256),
+        ("shim.memory_by_path", offset_of!(Page, shim.0.memory_by_path), 288),
+        ("shim.refusals", offset_of!(Page, shim.0.refusals), 376),
+        ("shim.covered_unknown", offset_of!(Page, shim.0.covered_unknown), 396),
+    ];
+    for (name, found, expected) in at {
+        assert_eq!(found, expected, "{name}");
+    }
+    assert_eq!(size_of::<Page>(), 448);
+}
+
+#[test]
+fn both_sides_see_what_the_other_writes() {
+    let (node, file) = Mapped::create(7, 3, 1).unwrap();
+    let shim = Mapped::open(&file).unwrap();
+    assert_eq!(shim.header.generation.load(Ordering::Relaxed), 7);
+    assert_eq!(shim.header.tenant.load(Ordering::Relaxed), 3);
+    node.node.granted[1].store(512, Ordering::Release);
+    assert_eq!(shim.node.granted[1].load(Ordering::Acquire), 512);
+    shim.shim.copies[0].ready.store(64, Ordering::Release);
+    assert_eq!(node.shim.copies[0].ready.load(Ordering::Acquire), 64);
+}
+
+#[test]
+fn a_copier_sleeps_until_it_is_granted_something() {
+    let (node, file) = Mapped::create(1, 1, 0).unwrap();
+    let shim = Mapped::open(&file).unwrap();
+    // A grant that came after `last` was read is not slept over.
+    node.wake_grants();
+    shim.wait_grants(0, u64::MAX / 2);
+    std::thread::scope(|scope| {
+        let copier = scope.spawn(|| {
+            while shim.node.granted[0].load(Ordering::Acquire) == 0 {
+                let last = shim.node.grants.load(Ordering::Acquire);
+                if shim.node.granted[0].load(Ordering::Acquire) == 0 {
+                    shim.wait_grants(last, 60_000_000_000);
+                }
+            }
+        });
+        while node.shim.copier_asleep.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        node.node.granted[0].store(1, Ordering::Release);
+        node.wake_grants();
+        copier.join().unwrap();
+    });
+    assert_eq!(shim.shim.copier_asleep.load(Ordering::Relaxed), 0);
+    shim.wait_grants(shim.node.grants.load(Ordering::Acquire), 1_000);
+}
+
+#[test]
+fn what_is_no_page_of_this_version_is_refused() {
+    let (page, file) = Mapped::create(1, 1, 0).unwrap();
+    page.header.version.store(VERSION + 1, Ordering::Relaxed);
+    let message = Mapped::open(&file).unwrap_err().to_string();
+    assert!(message.contains("version 2") && message.contains("one version of Partywall"), "{message}");
+    let short = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();
+    let message = Mapped::open(&short).unwrap_err().to_string();
+    assert!(message.contains("0 bytes") && message.contains("4096 bytes, sealed"), "{message}");
+}
+
+#[test]
+fn a_tenant_cannot_take_the_memory_away() {
+    let (_page, file) = Mapped::create(1, 1, 0).unwrap();
+    assert!(ftruncate(&file, 0).is_err());
+}
