@@ -18,6 +18,7 @@ pub mod module;
 pub mod mps;
 pub mod nvml;
 pub mod sampler;
+pub mod soft;
 pub mod stream;
 pub mod survey;
 mod sys;

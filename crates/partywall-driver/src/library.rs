@@ -10,7 +10,7 @@ use crate::error::DriverError;
 use crate::sys::{Api, CUresult};
 
 /// The library that every NVIDIA driver installs, also under WSL and in containers.
-const LIBRARY: &str = "libcuda.so.1";
+pub const LIBRARY: &str = "libcuda.so.1";
 
 /// A version of CUDA, as drivers and toolkits count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

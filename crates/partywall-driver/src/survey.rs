@@ -6,7 +6,7 @@
 
 mod cuda;
 mod host;
-mod known;
+pub(crate) mod known;
 #[cfg(test)]
 mod tests;
 
@@ -310,7 +310,7 @@ impl Gpu {
     /// What follows from NVML's facts, CUDA's and the catalogue's; MIG and GPM are asked for besides.
     fn from_facts(facts: DeviceFacts, cuda: &CudaSide, catalogue: &Catalogue) -> Self {
         let mib = |bytes: Bytes| bytes.0 >> 20;
-        let known = facts.name.as_deref().and_then(known::catalogue_id).and_then(|id| catalogue.get(id).ok());
+        let known = facts.name.as_deref().and_then(|name| known::entry(name, catalogue));
         let device =
             facts.uuid.as_ref().and_then(|uuid| cuda.devices.iter().find(|one| one.uuid.matches(uuid)));
         let visible = (!cuda.devices.is_empty()).then_some(device.is_some());

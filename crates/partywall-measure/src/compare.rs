@@ -99,10 +99,13 @@ fn compared(a: &Row, b: &Row) -> Compared {
 fn differences(first: &Record, second: &Record) -> Vec<Difference> {
     let mut found = Vec::new();
     let [a, b] = [first, second].map(|record| {
-        let parts = (record.pretended, record.complete, &record.environment, &record.settings);
+        let parts =
+            (record.simulated, record.pretended, record.complete, &record.environment, &record.settings);
         serde_json::to_value(parts).unwrap_or_default()
     });
-    for (index, what) in ["pretended", "complete", "environment", "settings"].into_iter().enumerate() {
+    for (index, what) in
+        ["simulated", "pretended", "complete", "environment", "settings"].into_iter().enumerate()
+    {
         walk(what, &a[index], &b[index], &mut found);
     }
     for tenant in &first.tenants {

@@ -20,7 +20,7 @@ pub const FORMAT: &str = "partywall-measure-1";
 pub struct Record {
     /// [`FORMAT`]; what has another one is not read.
     pub format: String,
-    /// Always false: measurements are not simulated. Reports show it beside simulated ones.
+    /// Whether the GPU was a simulated one, whose times are modelled.
     pub simulated: bool,
     /// Whether the tenants were pretended: a rehearsal without GPU, whose figures mean nothing.
     pub pretended: bool,

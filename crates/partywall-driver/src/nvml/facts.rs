@@ -148,12 +148,34 @@ impl Device {
                 width: tell.told("PCIe width", |device| device.current_pcie_link_width()),
                 width_max: tell.told("highest PCIe width", |device| device.max_pcie_link_width()),
             },
-            processes: tell
-                .told("compute processes", |device| device.running_compute_processes())
-                .map_or_else(Vec::new, |all| all.into_iter().map(|one| self.process(one)).collect()),
+            processes: tell.processes(),
             untold: Vec::new(),
         };
         DeviceFacts { untold, ..facts }
+    }
+
+    /// Ids and GPU memory of all processes that have a compute context on the GPU, each once; no memory where NVML does not tell. Clients of
+    /// MPS are on a list of their own, which not every library has.
+    ///
+    /// # Errors
+    /// When NVML does not tell of any process.
+    pub fn process_memory(&self) -> Result<Vec<(u32, Option<Bytes>)>, NvmlError> {
+        let mut all = self.ask("compute processes", |device| device.running_compute_processes())?;
+        match self.ask("MPS clients", |device| device.mps_running_compute_processes()) {
+            Ok(clients) => all.extend(clients),
+            Err(error) if error.is_not_supported() => {}
+            Err(error) => return Err(error),
+        }
+        let memory = |memory| match memory {
+            UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
+            UsedGpuMemory::Unavailable => None,
+        };
+        let mut all: Vec<_> = all.into_iter().map(|one| (one.pid, memory(one.used_gpu_memory))).collect();
+        // Of a process on both lists the larger entry comes first then, and stays.
+        all.sort_unstable();
+        all.reverse();
+        all.dedup_by_key(|(pid, _)| *pid);
+        Ok(all)
     }
 
     fn process(&self, info: nvml_wrapper::struct_wrappers::device::ProcessInfo) -> Process {
@@ -177,6 +199,19 @@ struct Telling<'a> {
 }
 
 impl Telling<'_> {
+    /// NVML keeps the clients of an MPS daemon on a list of their own.
+    fn processes(&mut self) -> Vec<Process> {
+        let mut all =
+            self.told("compute processes", |device| device.running_compute_processes()).unwrap_or_default();
+        let clients = self.told("MPS clients", |device| device.mps_running_compute_processes());
+        for client in clients.unwrap_or_default() {
+            if all.iter().all(|known| known.pid != client.pid) {
+                all.push(client);
+            }
+        }
+        all.into_iter().map(|one| self.device.process(one)).collect()
+    }
+
     fn told<T>(
         &mut self,
         what: &'static str,

@@ -1,6 +1,8 @@
 //! What the catalogue knows of a GPU that the driver names.
 
+use partywall_core::catalogue::Catalogue;
 use partywall_core::gpu;
+use partywall_core::soft_gpu::SUFFIX;
 
 use crate::mig::Profile;
 
@@ -17,8 +19,21 @@ const NAMES: &[(&str, &str)] = &[
     ("L4", "l4"),
 ];
 
+/// The entry of the catalogue that a driver's name is about. A simulated GPU says that it is one behind its name, and
+/// those that drivers have no name of their own for are called as the catalogue calls them.
+pub(super) fn entry<'a>(name: &str, catalogue: &'a Catalogue) -> Option<&'a gpu::Gpu> {
+    let simulated = name.strip_suffix(SUFFIX);
+    let by_its_own = || catalogue.iter().find(|gpu| simulated == Some(gpu.name.as_str()));
+    catalogue_id(simulated.unwrap_or(name)).and_then(|id| catalogue.get(id).ok()).or_else(by_its_own)
+}
+
+/// What the driver calls a GPU of the catalogue, where it has a name for it that nothing else has.
+pub(crate) fn driver_name(id: &str) -> Option<String> {
+    NAMES.iter().find(|(_, known)| *known == id).map(|(name, _)| format!("NVIDIA {name}"))
+}
+
 /// The catalogue's id for a driver's name.
-pub(super) fn catalogue_id(name: &str) -> Option<&'static str> {
+fn catalogue_id(name: &str) -> Option<&'static str> {
     let name = name.strip_prefix("NVIDIA ").unwrap_or(name).trim();
     NAMES.iter().find(|(known, _)| *known == name).map(|(_, id)| *id)
 }
@@ -51,6 +66,18 @@ mod tests {
         for unknown in ["NVIDIA H200 NVL", "NVIDIA GeForce RTX 4090", "Orin (nvgpu)", ""] {
             assert_eq!(catalogue_id(unknown), None, "{unknown}");
         }
+    }
+
+    #[test]
+    fn a_simulated_gpu_is_found_under_its_simulated_name_only() {
+        let catalogue = Catalogue::builtin().unwrap();
+        for gpu in catalogue.iter() {
+            let name = driver_name(&gpu.id).unwrap_or_else(|| gpu.name.clone());
+            let found = entry(&format!("{name}{SUFFIX}"), catalogue).unwrap();
+            assert_eq!(found.id, gpu.id, "{name}");
+        }
+        assert_eq!(entry("NVIDIA H200", catalogue).unwrap().id, "h200");
+        assert_eq!(entry("NVIDIA Jetson AGX Orin 64 GB", catalogue), None);
     }
 
     #[test]

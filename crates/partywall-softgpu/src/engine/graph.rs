@@ -1,0 +1,188 @@
+//! Graphs: operations with what each must come after.
+//!
+//! A graph runs its nodes one after the other, in an order that fits their dependencies: branches do not overlap in time. The
+//! results are those of a real device; a graph with wide branches takes longer.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::engine::operation::Operation;
+use crate::error::Code;
+use crate::memory::pool::Pool;
+
+/// A node's place in its graph.
+pub(crate) type NodeIndex = usize;
+
+/// A node.
+#[derive(Clone)]
+pub(crate) struct Node {
+    pub(crate) handle: u64,
+    /// `CUgraphNodeType`.
+    pub(crate) kind: u32,
+    pub(crate) operation: Operation,
+    pub(crate) after: Vec<NodeIndex>,
+    /// For allocations: the address and size.
+    pub(crate) memory: (u64, u64),
+}
+
+/// `CUgraphNodeType`, as far as graphs here have them.
+pub(crate) mod kind {
+    pub(crate) const KERNEL: u32 = 0;
+    pub(crate) const COPY: u32 = 1;
+    pub(crate) const FILL: u32 = 2;
+    pub(crate) const HOST: u32 = 3;
+    pub(crate) const GRAPH: u32 = 4;
+    pub(crate) const EMPTY: u32 = 5;
+    pub(crate) const WAIT: u32 = 6;
+    pub(crate) const RECORD: u32 = 7;
+    pub(crate) const ALLOCATE: u32 = 10;
+    pub(crate) const FREE: u32 = 11;
+    pub(crate) const MEMORY_OPERATION: u32 = 12;
+}
+
+/// A graph.
+pub(crate) struct Graph {
+    pub(crate) handle: u64,
+    nodes: Mutex<Vec<Node>>,
+    memory: Arc<Owned>,
+}
+
+/// What a node handle stands for.
+pub(crate) struct NodeName {
+    pub(crate) graph: Weak<Graph>,
+    pub(crate) index: NodeIndex,
+}
+
+/// Memory that belongs to a graph and to what was made ready from it.
+#[derive(Default)]
+pub(crate) struct Owned(Mutex<Vec<(Arc<Pool>, u64)>>);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let owned = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for (pool, address) in owned {
+            if let Ok(process) = crate::process::get() {
+                process.memory.addresses.remove(address, |_| true);
+            }
+            pool.give(address);
+            pool.settle();
+        }
+    }
+}
+
+/// A graph that is ready to launch.
+pub(crate) struct GraphExec {
+    pub(crate) nodes: Mutex<Arc<Vec<Node>>>,
+    pub(crate) flags: u64,
+    _memory: Arc<Owned>,
+}
+
+impl Graph {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { handle: crate::objects::number(), nodes: Mutex::default(), memory: Arc::default() })
+    }
+
+    /// Adds a node.
+    pub(crate) fn add(&self, kind: u32, operation: Operation, after: &[NodeIndex]) -> NodeIndex {
+        let mut nodes = self.nodes();
+        let handle = crate::objects::number();
+        nodes.push(Node { handle, kind, operation, after: after.to_vec(), memory: (0, 0) });
+        nodes.len() - 1
+    }
+
+    pub(crate) fn nodes(&self) -> MutexGuard<'_, Vec<Node>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory that lives as long as the graph.
+    pub(crate) fn own(&self, pool: Arc<Pool>, address: u64) {
+        self.memory.0.lock().unwrap_or_else(PoisonError::into_inner).push((pool, address));
+    }
+
+    /// The nodes in an order that fits their dependencies.
+    pub(crate) fn ordered(&self) -> Result<Vec<Node>, Code> {
+        let nodes = self.nodes();
+        let mut waits: Vec<usize> = nodes.iter().map(|node| node.after.len()).collect();
+        let mut ready: Vec<NodeIndex> = (0..nodes.len()).rev().filter(|index| waits[*index] == 0).collect();
+        let mut ordered = Vec::with_capacity(nodes.len());
+        while let Some(index) = ready.pop() {
+            ordered.push(nodes[index].clone());
+            for (later, node) in nodes.iter().enumerate().rev() {
+                let edges = node.after.iter().filter(|before| **before == index).count();
+                if edges > 0 {
+                    waits[later] -= edges;
+                    if waits[later] == 0 {
+                        ready.push(later);
+                    }
+                }
+            }
+        }
+        // What is left over waits for itself.
+        if ordered.len() == nodes.len() { Ok(ordered) } else { Err(Code::INVALID_VALUE) }
+    }
+
+    /// Ready to launch.
+    pub(crate) fn instantiate(&self, flags: u64) -> Result<GraphExec, Code> {
+        let nodes = Mutex::new(Arc::new(self.ordered()?));
+        Ok(GraphExec { nodes, flags, _memory: Arc::clone(&self.memory) })
+    }
+
+    /// A graph with the same nodes.
+    pub(crate) fn clone_nodes(&self) -> Arc<Self> {
+        let mut nodes = self.nodes().clone();
+        for node in &mut nodes {
+            node.handle = crate::objects::number();
+        }
+        let memory = Arc::clone(&self.memory);
+        Arc::new(Self { handle: crate::objects::number(), nodes: Mutex::new(nodes), memory })
+    }
+}
+
+impl GraphExec {
+    pub(crate) fn program(&self) -> Arc<Vec<Node>> {
+        Arc::clone(&self.nodes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts another operation into the node of this handle.
+    pub(crate) fn set(&self, node: u64, operation: Operation) -> Result<(), Code> {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = Arc::make_mut(&mut nodes).iter_mut().find(|known| known.handle == node);
+        found.ok_or(Code::INVALID_VALUE)?.operation = operation;
+        Ok(())
+    }
+
+    /// Takes over a graph of the same shape.
+    pub(crate) fn update(&self, graph: &Graph) -> Result<(), Code> {
+        let new = graph.ordered()?;
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = nodes.len() == new.len() && nodes.iter().zip(&new).all(|(old, new)| old.kind == new.kind);
+        if !same {
+            return Err(Code::INVALID_VALUE);
+        }
+        // Handles stay those of the graph it was made of.
+        let handles: Vec<u64> = nodes.iter().map(|node| node.handle).collect();
+        let taken = new.into_iter().zip(handles).map(|(node, handle)| Node { handle, ..node });
+        *nodes = Arc::new(taken.collect());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_fits_the_dependencies_and_a_circle_has_none() {
+        let graph = Graph::new();
+        let a = graph.add(kind::EMPTY, Operation::Nothing, &[]);
+        let b = graph.add(kind::HOST, Operation::Nothing, &[a]);
+        let c = graph.add(kind::KERNEL, Operation::Nothing, &[]);
+        graph.nodes()[b].after.push(c);
+        let kinds = || graph.ordered().map(|nodes| nodes.iter().map(|node| node.kind).collect::<Vec<_>>());
+        assert_eq!(kinds(), Ok(vec![kind::EMPTY, kind::KERNEL, kind::HOST]));
+        let exec = graph.instantiate(0).unwrap();
+        assert!(exec.update(&graph.clone_nodes()).is_ok());
+        graph.nodes()[c].after.push(b);
+        assert_eq!(kinds(), Err(Code::INVALID_VALUE));
+        assert!(exec.update(&graph).is_err() && exec.update(&Graph::new()).is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! Faults: those of programs, and those that were asked for.
+
+use super::{
+    Player, allocate, alone, begin, command, cuCtxSynchronize, cuInit, cuStreamQuery, kernels, launch,
+    listen, new_stream, say,
+};
+use crate::clock;
+use crate::environment::{self, FAULT, MPS_PIPE_DIRECTORY};
+use crate::folder::tests::made;
+
+const ILLEGAL_ADDRESS: u32 = 700;
+const NOT_READY: u32 = 600;
+
+#[test]
+fn an_illegal_access_ends_the_contexts_for_good() {
+    alone("faults::an_illegal_access_ends_the_contexts_for_good", &[], || {
+        begin();
+        let kernels = kernels();
+        assert_eq!(launch(kernels["step_once"], 0, 0x1000_u64), 0, "the launch itself is no error");
+        // SAFETY: takes nothing.
+        assert_eq!(unsafe { cuCtxSynchronize() }, ILLEGAL_ADDRESS);
+        assert_eq!(allocate(100), Err(ILLEGAL_ADDRESS));
+        assert_eq!(launch(kernels["something_else"], 0, 0_u32), ILLEGAL_ADDRESS);
+    });
+}
+
+#[test]
+fn allocations_fail_when_asked_to() {
+    alone("faults::allocations_fail_when_asked_to", &[(FAULT, "oom-after=2")], || {
+        begin();
+        assert!(allocate(100).is_ok() && allocate(100).is_ok());
+        assert_eq!(allocate(100), Err(2));
+    });
+}
+
+#[test]
+fn a_launch_hangs_when_asked_to() {
+    alone("faults::a_launch_hangs_when_asked_to", &[(FAULT, "hang-at-launch=2")], || {
+        begin();
+        let (kernels, stream) = (kernels(), new_stream(1));
+        assert_eq!(launch(kernels["something_else"], stream, 0_u32), 0);
+        assert_eq!(launch(kernels["something_else"], stream, 0_u32), 0);
+        let end = clock::now() + 30_000_000;
+        while clock::now() < end {
+            // SAFETY: the handle is alive.
+            assert_eq!(unsafe { cuStreamQuery(stream) }, NOT_READY);
+        }
+    });
+}
+
+#[test]
+fn a_wrong_wish_is_refused_at_the_start() {
+    alone("faults::a_wrong_wish_is_refused_at_the_start", &[(FAULT, "explode=1")], || {
+        // SAFETY: takes no pointers.
+        assert_eq!(unsafe { cuInit(0) }, 1);
+    });
+}
+
+/// The clients of an MPS daemon go down together; who comes after them, and who is outside, does not notice.
+#[test]
+fn clients_of_a_daemon_die_together() {
+    const NAME: &str = "faults::clients_of_a_daemon_die_together";
+    if let Some(part) = environment::text(super::PART) {
+        begin();
+        let kernels = kernels();
+        // SAFETY: takes nothing.
+        let wait = || unsafe { cuCtxSynchronize() };
+        say("ready");
+        listen();
+        if part == "culprit" {
+            assert_eq!(launch(kernels["step_once"], 0, 0x1000_u64), 0);
+        }
+        say(&wait().to_string());
+        listen();
+        return;
+    }
+    let (directory, _folder) = made("h200");
+    let pipe = directory.path().join("pipe");
+    daemon(&pipe);
+    let inside = [(MPS_PIPE_DIRECTORY, pipe.to_str().unwrap())];
+    let start = |part: &str, variables: &[(&str, &str)]| {
+        let mut player = Player::start(NAME, part, directory.path(), variables);
+        assert_eq!(player.hear(), "ready");
+        player
+    };
+    let (mut culprit, mut client, mut outside) =
+        (start("culprit", &inside), start("client", &inside), start("outside", &[]));
+    let result = |player: &mut Player| {
+        player.tell("go");
+        player.hear()
+    };
+    assert_eq!(result(&mut culprit), "700");
+    assert_eq!(result(&mut client), "700");
+    assert_eq!(result(&mut outside), "0");
+    // Until all have gone, the server takes nobody.
+    let refused = command(NAME, "late", directory.path(), &inside).output().unwrap();
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("807"), "{refused:?}");
+    drop((culprit, client));
+    start("late", &inside);
+}
+
+/// What a daemon leaves in its pipe directory: the process is this one.
+fn daemon(pipe: &std::path::Path) {
+    std::fs::create_dir_all(pipe.join("clients")).unwrap();
+    let pid = std::process::id();
+    let start = crate::device::process::start_time(pid).unwrap();
+    std::fs::write(pipe.join("soft-mps"), format!("{pid} {start}\n")).unwrap();
+}
