@@ -1,0 +1,165 @@
+//! Copies of a program that checks every byte, on the simulated device, in turns that a test gives.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the tests play a node, which looks at a page from time to time"
+)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use partywall_core::catalogue::Catalogue;
+use partywall_driver::soft::SoftDriver;
+use partywall_shim_api::page::Page;
+
+use crate::stage::{Node, Program, Tenant, copying};
+
+const PACKET: u64 = 64 << 10;
+const DIRECT_MAX: u64 = 16 << 10;
+
+/// Everything that the program can do and go on after.
+const ALL: [&str; 11] = [
+    "async", "defaults", "blocking", "boxes", "pending", "capture", "held", "threads", "refused", "contexts",
+    "forks",
+];
+
+/// A program with the simulated device behind the library.
+fn program(folder: &tempfile::TempDir, commands: &[&str]) -> Program {
+    let gpu = Catalogue::builtin().unwrap().get("h200").unwrap().clone();
+    let library = std::env::current_exe().unwrap().with_file_name("libpartywall_softgpu.so");
+    let driver = SoftDriver::make(&gpu, &library, folder.path()).unwrap();
+    copying(commands, &driver.folder().join("libcuda.so.1"))
+}
+
+/// A node that gives a process its turns. It stops when dropped.
+struct Turns {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Tenant>>,
+}
+
+impl Turns {
+    /// At most `window` bytes in flight, in packets.
+    fn give(tenant: Tenant, window: u64) -> Self {
+        set_up(&tenant.page);
+        let over = Arc::new(AtomicBool::new(false));
+        let stops = Arc::clone(&over);
+        let thread = std::thread::spawn(move || {
+            while !stops.load(Ordering::Relaxed) {
+                step(&tenant.page, window);
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            tenant
+        });
+        Self { over, thread: Some(thread) }
+    }
+
+    /// The process's end of the connection, when no more turns are given.
+    fn end(mut self) -> Tenant {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+fn set_up(page: &Page) {
+    page.node.packet_bytes.store(PACKET, Ordering::Relaxed);
+    page.node.direct_max_bytes.iter().for_each(|most| most.store(DIRECT_MAX, Ordering::Relaxed));
+    page.node.quota_bytes.store(u64::MAX, Ordering::Relaxed);
+    beat(page);
+    page.node.copies_decided.store(1, Ordering::Release);
+}
+
+fn beat(page: &Page) {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    page.node.heartbeat_ns.store(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64, Ordering::Relaxed);
+}
+
+fn step(page: &Page, window: u64) {
+    beat(page);
+    for direction in 0..2 {
+        let (node, shim) = (&page.node, &page.shim.copies[direction]);
+        let (ready, done) = (shim.ready.load(Ordering::Acquire), shim.done.load(Ordering::Acquire));
+        let before = node.granted[direction].load(Ordering::Relaxed);
+        assert!(done <= before, "{done} bytes of {before} are through");
+        let granted = ready.min(done + window).max(before);
+        if granted != before {
+            node.granted[direction].store(granted, Ordering::Release);
+            page.wake_grants();
+        }
+    }
+}
+
+/// Ready, started and done, and copies, in both directions.
+fn counted(page: &Page) -> [[u64; 4]; 2] {
+    [0, 1].map(|direction| {
+        let side = &page.shim.copies[direction];
+        [&side.ready, &side.started, &side.done, &side.copies].map(|counter| counter.load(Ordering::Relaxed))
+    })
+}
+
+fn in_turns(commands: &[&str], environment: &[(&str, &str)], window: u64) -> (Vec<String>, [[u64; 4]; 2]) {
+    let folder = tempfile::TempDir::new().unwrap();
+    let node = Node::new();
+    let mut program = program(&folder, commands).under(&node);
+    for (name, value) in environment {
+        program = program.env(name, *value);
+    }
+    let program = std::thread::spawn(move || program.lines());
+    let turns = Turns::give(node.welcome(), window);
+    let lines = program.join().unwrap();
+    let tenant = turns.end();
+    (lines, counted(&tenant.page))
+}
+
+#[test]
+fn every_byte_arrives_in_order_whatever_kind_of_copy_it_is() {
+    let (lines, counted) = in_turns(&ALL, &[], 2 * PACKET);
+    assert_eq!(lines, ALL);
+    for [ready, started, done, copies] in counted {
+        assert!(ready > 100 << 20 && copies > 50, "{ready} bytes of {copies} copies were in turns");
+        assert!(done <= started && started <= ready);
+    }
+}
+
+#[test]
+fn one_stream_and_host_functions_do_as_well() {
+    let some = ["async", "defaults", "blocking", "boxes", "pending", "refused"];
+    for (name, value) in [("PARTYWALL_COPY_LANES", "1"), ("PARTYWALL_COPY_GATE", "hostfunc")] {
+        let (lines, counted) = in_turns(&some, &[(name, value)], PACKET);
+        assert_eq!(lines, some, "{name}={value}");
+        assert!(counted.iter().all(|side| side[3] > 10), "{name}={value}: {counted:?}");
+    }
+}
+
+#[test]
+fn switched_off_everything_goes_straight() {
+    let (lines, counted) = in_turns(&["async", "blocking"], &[("PARTYWALL_COPY_GATE", "off")], PACKET);
+    assert_eq!(lines, ["async", "blocking"]);
+    assert_eq!(counted, [[0; 4]; 2]);
+}
+
+#[test]
+fn a_process_leaves_with_copies_under_way() {
+    let (lines, _) = in_turns(&["leaves"], &[], PACKET);
+    assert!(lines.is_empty());
+}
+
+#[test]
+fn a_node_that_grants_nothing_and_dies_holds_nothing() {
+    for commands in [&["async", "blocking", "held", "pending"][..], &["leaves"]] {
+        let folder = tempfile::TempDir::new().unwrap();
+        let node = Node::new();
+        let program = program(&folder, commands).under(&node);
+        let program = std::thread::spawn(move || program.lines());
+        let tenant = node.welcome();
+        set_up(&tenant.page);
+        while commands[0] != "leaves" && counted(&tenant.page)[0][0] == 0 {
+            step(&tenant.page, 0);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // The connection ends, and with it the node.
+        drop(node);
+        drop(tenant);
+        program.join().unwrap();
+    }
+}
