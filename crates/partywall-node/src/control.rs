@@ -1,0 +1,241 @@
+//! What the command line and a node say to each other: JSON, one line each way, on the socket `control.sock`.
+//!
+//! Only processes of the same user are answered, and none that belongs to a tenant: whoever could reach this socket could
+//! stop its neighbours. A reply that takes its time (`stop` is answered when everything has stopped) holds up nobody else.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use partywall_core::config::TenantConfig;
+use partywall_core::tenant::{Class, TenantId};
+use partywall_core::units::{Bytes, Nanos};
+use serde::{Deserialize, Serialize};
+
+use crate::shepherd::status::End;
+use crate::tenant::TenantFacts;
+
+/// Longest line in bytes: an environment and the commands of all tenants fit many times.
+pub const LINE_BYTES_MAX: usize = 4 << 20;
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// How are the tenants? Answered with [`Reply::Tenants`].
+    Ps,
+    /// Start these tenants, in this order. One that runs already, as described, is left running; if another one of its
+    /// name runs, nothing is started. Answered with [`Reply::Done`], which names them.
+    Up {
+        /// The tenants.
+        tenants: Vec<TenantConfig>,
+        /// The environment that theirs is made from.
+        env: BTreeMap<String, String>,
+        /// The directory that they start in, absolute.
+        directory: PathBuf,
+        /// Between SIGTERM and SIGKILL.
+        grace: Nanos,
+    },
+    /// The process that asks will start this tenant itself and stay its parent. Answered with [`Reply::Attached`].
+    Attach {
+        /// Its name; without one the node makes one up.
+        name: Option<String>,
+        /// What it cares about.
+        class: Class,
+        /// Its memory; without it, no limit.
+        memory: Option<Bytes>,
+        /// The weight of its copies; without it, that of its class.
+        weight: Option<u32>,
+        /// The program and its arguments, for people to read.
+        command: Vec<String>,
+        /// What LD_PRELOAD is now.
+        preload: Option<String>,
+        /// Between SIGTERM and SIGKILL.
+        grace: Nanos,
+    },
+    /// Stop these tenants. Answered with [`Reply::Done`] when all have stopped.
+    Stop {
+        /// Which; none means all.
+        names: Vec<String>,
+    },
+    /// Stop these tenants and start them again, and forget how often they failed. Answered with [`Reply::Done`] at once.
+    Restart {
+        /// Which; none means all.
+        names: Vec<String>,
+    },
+    /// Wait until none of these runs or is to be started again. Answered with [`Reply::Tenants`], of these.
+    Wait {
+        /// Which; none means all.
+        names: Vec<String>,
+    },
+    /// Where is the log of this tenant? Answered with [`Reply::Log`].
+    Logs {
+        /// Which.
+        name: String,
+    },
+    /// What is known of this tenant's calls to the driver? Answered with [`Reply::Coverage`].
+    Coverage {
+        /// Which.
+        name: String,
+    },
+    /// End the node. Answered with [`Reply::Done`] just before it does.
+    Shutdown {
+        /// Leave the tenants running, for a node that is started later.
+        keep_tenants: bool,
+    },
+}
+
+/// What is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "kebab-case")]
+pub enum Reply {
+    /// It was not done, and nothing has changed.
+    Refused {
+        /// Why, and what would be right.
+        message: String,
+    },
+    /// How tenants are.
+    Tenants {
+        /// In the order in which they came.
+        tenants: Vec<TenantReport>,
+    },
+    /// It was done, to these tenants.
+    Done {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// A tenant that the asking process is to start.
+    Attached {
+        /// Its name.
+        name: String,
+        /// Its folder.
+        folder: PathBuf,
+        /// The environment variables to set for it.
+        variables: BTreeMap<String, String>,
+    },
+    /// Where a log is.
+    Log {
+        /// The tenant's folder, see [`crate::log`].
+        folder: PathBuf,
+    },
+    /// What is known of a tenant's processes.
+    Coverage {
+        /// Everything.
+        facts: TenantFacts,
+    },
+}
+
+/// What a tenant is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Activity {
+    /// It is about to be started, or started again.
+    Waiting,
+    /// It runs.
+    Running,
+    /// It was asked to end, or its rest is being ended.
+    Stopping,
+    /// It was stopped.
+    Stopped,
+    /// It ended by itself, well, and is left.
+    Finished,
+    /// It ended by itself, not well, and is left.
+    Failed,
+}
+
+impl Activity {
+    /// Whether it runs or will by itself.
+    pub fn is_active(self) -> bool {
+        matches!(self, Self::Waiting | Self::Running | Self::Stopping)
+    }
+
+    /// For people: the word that is in JSON too.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Stopped => "stopped",
+            Self::Finished => "finished",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// How a tenant is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantReport {
+    /// Its number in this node.
+    pub id: TenantId,
+    /// Its name.
+    pub name: String,
+    /// What it cares about.
+    pub class: Class,
+    /// What it is doing.
+    pub activity: Activity,
+    /// The number of its first process; `None` while it has none.
+    pub pid: Option<i32>,
+    /// How long it has been running, nanoseconds.
+    pub running_for_ns: Option<u64>,
+    /// In how long it is started again, nanoseconds.
+    pub starts_in_ns: Option<u64>,
+    /// Times it was started again after it had ended by itself.
+    pub restarts: u32,
+    /// How its last run ended; `None` before that.
+    pub end: Option<End>,
+    /// The same for people.
+    pub end_text: Option<String>,
+    /// What a shell would make of that end.
+    pub exit_code: Option<u8>,
+    /// The GPU memory that it may hold; `None`: no limit but the GPU's.
+    pub memory: Option<Bytes>,
+    /// The weight of its copies.
+    pub weight: u32,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Bytes of its log that could not be written, in this run.
+    pub log_bytes_lost: u64,
+    /// What is known of its processes; without `detail`, which the verb coverage has.
+    pub facts: TenantFacts,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn requests_are_lines_that_people_can_type() {
+        let typed = |text: &str| serde_json::from_str::<Request>(text).map_err(|error| error.to_string());
+        assert_eq!(typed(r#"{"verb":"ps"}"#), Ok(Request::Ps));
+        assert_eq!(
+            typed(r#"{"verb":"stop","names":["a"]}"#),
+            Ok(Request::Stop { names: vec!["a".to_owned()] })
+        );
+        assert!(typed(r#"{"verb":"stop"}"#).unwrap_err().contains("names"));
+        assert!(typed(r#"{"verb":"reboot"}"#).unwrap_err().contains("reboot"));
+        assert!(typed(r#"{"verb":"shutdown","keep_tenants":true,"now":1}"#).unwrap_err().contains("now"));
+    }
+
+    #[test]
+    fn a_configured_tenant_survives_the_way() {
+        let config =
+            partywall_core::config::Config::parse(partywall_core::config::EXAMPLE, "example").unwrap();
+        let request = Request::Up {
+            tenants: config.tenants,
+            env: BTreeMap::new(),
+            directory: PathBuf::from("/"),
+            grace: Nanos::from_secs(1),
+        };
+        let line = serde_json::to_string(&request).unwrap();
+        assert!(!line.contains('\n'));
+        assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), request);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn no_line_panics(line in ".{0,200}") {
+            prop_assert!(serde_json::from_str::<Request>(&line).is_err());
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What the node tells about itself and its tenants, to people and to programs: the types behind the JSON API, and the source of the
+//! metrics.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use partywall_core::tenant::{Class, TenantId};
+use partywall_core::units::{Bytes, Nanos};
+use serde::Serialize;
+
+use crate::tenant::TenantFacts;
+
+/// The node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NodeView {
+    /// Of Partywall.
+    pub version: &'static str,
+    /// Its process.
+    pub pid: u32,
+    /// Differs between any two starts of a node; 16 hexadecimal digits.
+    pub generation: String,
+    /// How long it has been running, in nanoseconds.
+    pub uptime_ns: Nanos,
+    /// All memory of the GPU.
+    pub memory_bytes: Bytes,
+    /// What no tenant gets.
+    pub memory_reserve_bytes: Bytes,
+    /// What is leased to processes.
+    pub memory_leased_bytes: Bytes,
+    /// Where the sizes of contexts come from, and what is wrong if they are estimates.
+    pub contexts: Contexts,
+    /// How copies are decided about.
+    pub copies: CopyView,
+    /// The tenants, in the order of their numbers.
+    pub tenants: Vec<TenantView>,
+}
+
+/// Where the sizes of contexts come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "source")]
+pub enum Contexts {
+    /// From what the driver shows for each process.
+    Measured,
+    /// From the configuration.
+    Estimated {
+        /// Why they are not measured.
+        reason: String,
+    },
+}
+
+/// How copies are decided about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CopyView {
+    /// Whether they are; otherwise they go straight to the driver.
+    pub decided: bool,
+    /// Largest packet.
+    pub packet_bytes: Bytes,
+    /// Packets in flight, per direction.
+    pub in_flight: u32,
+    /// Copies of latency-sensitive tenants up to this size go straight to the driver.
+    pub direct_max_ls_bytes: Bytes,
+    /// The same for best-effort tenants.
+    pub direct_max_be_bytes: Bytes,
+}
+
+/// A tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TenantView {
+    /// Its number.
+    pub id: TenantId,
+    /// Its name.
+    pub name: String,
+    /// What it cares about.
+    pub class: Class,
+    /// The weight of its copies.
+    pub weight: u32,
+    /// Whether what was promised to it can be enforced; `None` while none of its processes has said what it uses.
+    pub guaranteed: Option<bool>,
+    /// Why not, a line each.
+    pub reasons: Vec<String>,
+    /// How often its command was started again.
+    pub restarts: u32,
+    /// Its memory.
+    pub memory: MemoryView,
+    /// Its copies from host to device.
+    pub host_to_device: DirectionView,
+    /// Its copies from device to host.
+    pub device_to_host: DirectionView,
+    /// Kernels launched one by one, by processes that ended too; as are all counts.
+    pub launches: u64,
+    /// Graphs launched.
+    pub graph_launches: u64,
+    /// How often a packet was not through in time.
+    pub late_packets: u64,
+    /// What it resolved or called of the driver.
+    pub coverage: CoverageView,
+    /// What its processes had to say lately.
+    pub notices: Vec<String>,
+    /// Processes that ever registered.
+    pub processes_total: u64,
+    /// Processes that were not let in.
+    pub processes_refused: u64,
+    /// Its processes now.
+    pub processes: Vec<ProcessView>,
+}
+
+/// A tenant's memory.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct MemoryView {
+    /// What its processes together may hold.
+    pub quota_bytes: Bytes,
+    /// Whether that is kept free for it.
+    pub guaranteed: bool,
+    /// What they were given.
+    pub leased_bytes: Bytes,
+    /// What they hold, contexts included.
+    pub used_bytes: Bytes,
+    /// The part of it that contexts take.
+    pub context_bytes: Bytes,
+    /// Held and not given: above zero, the tenant holds memory that was not counted.
+    pub uncounted_bytes: Bytes,
+    /// What was asked for, before rounding, by way of allocating.
+    pub by_path: BTreeMap<&'static str, Bytes>,
+    /// Allocations granted.
+    pub allocations: u64,
+    /// Allocations refused because of the quota.
+    pub refusals: u64,
+}
+
+/// Copies of one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct DirectionView {
+    /// Bytes that waited for their turn and are through.
+    pub bytes: Bytes,
+    /// Those copies.
+    pub copies: u64,
+    /// How long they waited, summed up.
+    pub wait_ns: Nanos,
+    /// Bytes that went straight to the driver.
+    pub direct_bytes: Bytes,
+    /// Those copies.
+    pub direct_copies: u64,
+}
+
+/// What a tenant resolved or called of the driver.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct CoverageView {
+    /// Where Partywall enforces its promises.
+    pub enforced: BTreeSet<String>,
+    /// Passed through knowingly.
+    pub passed: BTreeSet<String>,
+    /// Refused.
+    pub refused: BTreeSet<String>,
+    /// In nobody's list.
+    pub unknown: BTreeSet<String>,
+}
+
+/// A process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProcessView {
+    /// Its id, as the node sees it; `None` where it lives in another namespace.
+    pub pid: Option<u32>,
+    /// What it was given.
+    pub leased_bytes: Bytes,
+    /// What its shim counts.
+    pub used_bytes: Bytes,
+    /// What it holds besides.
+    pub context_bytes: Bytes,
+    /// Whether that was measured.
+    pub context_measured: bool,
+    /// Whether it speaks with the node; otherwise what it holds is counted until it ends.
+    pub connected: bool,
+}
+
+impl TenantView {
+    /// The short form that the control socket gives.
+    pub fn facts(&self) -> TenantFacts {
+        TenantFacts {
+            processes: self.processes.len() as u32,
+            memory_used: self.memory.used_bytes,
+            guaranteed: self.guaranteed,
+            unknown: self.coverage.unknown.iter().cloned().collect(),
+            // Nothing in it fails to be JSON: keys are text and numbers are whole.
+            detail: serde_json::to_value(self).unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A node with one tenant, for tests of what is made of it.
+    pub(crate) fn node() -> NodeView {
+        let side = |bytes| DirectionView { bytes: Bytes(bytes), copies: 1, ..DirectionView::default() };
+        let tenant = TenantView {
+            id: TenantId(3),
+            name: "detector".to_owned(),
+            class: Class::LatencySensitive,
+            weight: 8,
+            guaranteed: Some(false),
+            reasons: vec!["1 unknown entry points of the driver: cuFoo".to_owned()],
+            restarts: 2,
+            memory: MemoryView {
+                quota_bytes: Bytes(500),
+                by_path: [("vmm", Bytes::from_mib(2))].into(),
+                ..MemoryView::default()
+            },
+            host_to_device: side(1),
+            device_to_host: side(4096),
+            launches: 7,
+            graph_launches: 0,
+            late_packets: 0,
+            coverage: CoverageView { unknown: ["cuFoo".to_owned()].into(), ..CoverageView::default() },
+            notices: Vec::new(),
+            processes_total: 1,
+            processes_refused: 0,
+            processes: Vec::new(),
+        };
+        NodeView {
+            version: "0",
+            pid: 1,
+            generation: "00".to_owned(),
+            uptime_ns: Nanos(5),
+            memory_bytes: Bytes(1000),
+            memory_reserve_bytes: Bytes(0),
+            memory_leased_bytes: Bytes(0),
+            contexts: Contexts::Estimated { reason: "no NVML".to_owned() },
+            copies: CopyView {
+                decided: true,
+                packet_bytes: Bytes(1),
+                in_flight: 2,
+                direct_max_ls_bytes: Bytes(0),
+                direct_max_be_bytes: Bytes(0),
+            },
+            tenants: vec![tenant],
+        }
+    }
+
+    #[test]
+    fn the_short_form_says_what_the_long_one_does() {
+        let tenant = &node().tenants[0];
+        let facts = tenant.facts();
+        assert_eq!((facts.guaranteed, &facts.unknown[..]), (Some(false), &["cuFoo".to_owned()][..]));
+        assert_eq!(facts.detail["device_to_host"]["copies"], 1);
+        assert_eq!(
+            facts.detail["memory"]["by_path"]["vmm"].to_string(),
+            serde_json::to_string(&Bytes::from_mib(2)).unwrap()
+        );
+    }
+}

@@ -1,0 +1,118 @@
+//! What the registry tells.
+
+use std::sync::atomic::Ordering;
+
+use partywall_core::tenant::TenantId;
+use partywall_core::units::Bytes;
+
+use super::claims::{Counters, Levels};
+use super::member::{Connection, Member};
+use super::state::State;
+use super::tenant::{Tenant, direction_view, memory_view};
+use crate::clock;
+use crate::facts::{CopyView, MemoryView, NodeView, ProcessView, TenantView};
+use crate::leases::ProcessId;
+
+impl State {
+    /// How everything is now.
+    pub(crate) fn view(&mut self) -> NodeView {
+        self.look_at_pages();
+        let leased = self.tenants.keys().map(|&id| self.leases.leased(id).0).sum();
+        let scheduler = self.copies.scheduler;
+        NodeView {
+            version: env!("CARGO_PKG_VERSION"),
+            pid: std::process::id(),
+            generation: format!("{:016x}", self.generation),
+            uptime_ns: clock::now().saturating_sub(self.started),
+            memory_bytes: self.book.whole,
+            memory_reserve_bytes: self.book.reserve,
+            memory_leased_bytes: Bytes(leased),
+            contexts: self.measuring.source(),
+            copies: CopyView {
+                decided: self.copies.decided,
+                packet_bytes: scheduler.packet,
+                in_flight: scheduler.in_flight,
+                direct_max_ls_bytes: self.copies.direct_max_ls,
+                direct_max_be_bytes: self.copies.direct_max_be,
+            },
+            tenants: self.tenants.iter().map(|(&id, tenant)| self.tenant_view(id, tenant)).collect(),
+        }
+    }
+
+    fn members(&self, id: TenantId) -> impl Iterator<Item = (u64, &Connection, &Member)> {
+        self.connections.iter().filter_map(move |(&number, connection)| {
+            let member = connection.member().filter(|member| member.tenant == id)?;
+            Some((number, connection, member))
+        })
+    }
+
+    fn tenant_view(&self, id: TenantId, tenant: &Tenant) -> TenantView {
+        let mut counters: Counters = tenant.ended;
+        self.members(id).for_each(|(_, _, member)| counters.add(&member.claims.counters));
+        let late = |(_, _, member): (u64, &Connection, &Member)| member.copies.late.load(Ordering::Relaxed);
+        let memory = self.memory(id, &counters);
+        let unknown = self.members(id).map(|(_, _, member)| member.claims.levels.covered[3]).max();
+        let (mut guaranteed, reasons) = tenant.guarantee(unknown.unwrap_or(0), memory.uncounted_bytes);
+        // The names may be on their way, but the numbers say already that there are some.
+        let counted =
+            |(_, _, member): (u64, &Connection, &Member)| member.claims.levels.covered.iter().any(|&n| n > 0);
+        if guaranteed.is_none() && self.members(id).any(counted) {
+            guaranteed = Some(true);
+        }
+        TenantView {
+            id,
+            name: tenant.spec.name.clone(),
+            class: tenant.spec.class,
+            weight: tenant.spec.weight,
+            guaranteed,
+            reasons,
+            restarts: tenant.restarts,
+            memory,
+            host_to_device: direction_view(&counters, 0),
+            device_to_host: direction_view(&counters, 1),
+            launches: counters.launches,
+            graph_launches: counters.graph_launches,
+            late_packets: tenant.ended_late + self.members(id).map(late).sum::<u64>(),
+            coverage: tenant.coverage_view(),
+            notices: tenant.notices.iter().cloned().collect(),
+            processes_total: tenant.processes_total,
+            processes_refused: tenant.processes_refused,
+            processes: self.members(id).map(|one| self.process_view(one)).collect(),
+        }
+    }
+
+    fn memory(&self, id: TenantId, counters: &Counters) -> MemoryView {
+        let levels: Vec<&Levels> = self.members(id).map(|(_, _, member)| &member.claims.levels).collect();
+        let (mut used, mut context, mut uncounted) = (0u64, 0u64, 0u64);
+        for (number, _, member) in self.members(id) {
+            let held = self.leases.held(ProcessId(number));
+            let counted = member.claims.levels.memory_bytes;
+            used = used.saturating_add(held.context.0).saturating_add(counted);
+            context = context.saturating_add(held.context.0);
+            // Shown as soon as it is sure, like the mark on the tenant.
+            let debt = if member.context.in_debt > 1 { held.debt().0 } else { 0 };
+            uncounted = uncounted.saturating_add(debt);
+        }
+        MemoryView {
+            quota_bytes: self.leases.quota(id),
+            guaranteed: self.leases.is_guaranteed(id),
+            leased_bytes: self.leases.leased(id),
+            used_bytes: Bytes(used),
+            context_bytes: Bytes(context),
+            uncounted_bytes: Bytes(uncounted),
+            ..memory_view(counters, levels.into_iter())
+        }
+    }
+
+    fn process_view(&self, (number, connection, member): (u64, &Connection, &Member)) -> ProcessView {
+        let held = self.leases.held(ProcessId(number));
+        ProcessView {
+            pid: connection.pid_number(),
+            leased_bytes: held.lease,
+            used_bytes: Bytes(member.claims.levels.memory_bytes),
+            context_bytes: held.context,
+            context_measured: member.context.measured,
+            connected: connection.socket.is_some(),
+        }
+    }
+}

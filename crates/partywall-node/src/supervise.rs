@@ -1,0 +1,368 @@
+//! One tenant in the hands of the node: which run it is in, who its shepherd is, what is to be done about it and when.
+//!
+//! ```text
+//!            start                    the shepherd ends
+//!   Due ───────────────▶ Alive ─────────────────────────▶ over: Due again, or Left
+//!                          │  the shepherd was killed        ▲
+//!                          └──────────▶ Sweeping ────────────┘ nothing carries its token any more
+//! ```
+//!
+//! Nothing here waits: [`Tenant::tick`] does what is due, [`Tenant::deadline`] says when the next thing is.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use partywall_core::restart::{BackOff, Next};
+use partywall_core::units::Nanos;
+use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal};
+
+use crate::control::{Activity, TenantReport};
+use crate::folder::TenantFolder;
+use crate::process::{self, Identity, Table};
+use crate::shepherd::status::{self, End, Status};
+use crate::state::Kept;
+use crate::tenant::TenantFacts;
+
+/// A shepherd that has not ended this long after its tenant's grace is killed itself, and its tenant swept away.
+const SHEPHERD_GRACE: Nanos = Nanos::from_secs(5);
+
+/// Between two rounds of sweeping.
+const SWEEP_EVERY: Nanos = Nanos::from_millis(20);
+
+/// A tenant that the node keeps.
+#[derive(Debug)]
+pub(crate) struct Tenant {
+    /// What survives the node.
+    pub(crate) kept: Kept,
+    /// Its folder.
+    pub(crate) folder: TenantFolder,
+    standing: Standing,
+    /// Started again as soon as it has ended, because somebody asked.
+    again: bool,
+    /// What has happened since it was last asked.
+    happened: Vec<Happening>,
+}
+
+#[derive(Debug)]
+enum Standing {
+    /// To be started at this time.
+    Due(Nanos),
+    /// It has a shepherd.
+    Alive(Alive),
+    /// Its shepherd was killed; what is left of its processes is being killed, next at this time.
+    Sweeping(Nanos),
+    /// It has no processes and will have none by itself.
+    Left,
+}
+
+#[derive(Debug)]
+struct Alive {
+    shepherd: Identity,
+    fd: OwnedFd,
+    /// Whether it is a child of this process, which has to take note of its end.
+    ours: bool,
+    /// Since it was asked to stop: when to stop waiting for it.
+    kill_at: Option<Nanos>,
+}
+
+/// Something that others want to know of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Happening {
+    /// A run was started.
+    Started,
+    /// A run that a node before this one started was found.
+    Found,
+    /// A run is over, and this comes next.
+    Ended {
+        /// How it ended.
+        end: End,
+        /// When it is started again.
+        starts_in: Option<Nanos>,
+    },
+}
+
+impl Tenant {
+    /// One that is to be started now.
+    pub(crate) fn new(kept: Kept, folder: TenantFolder, now: Nanos) -> Self {
+        Self { kept, folder, standing: Standing::Due(now), again: false, happened: Vec::new() }
+    }
+
+    /// One whose command another process, `shepherd`, is about to start. `None` if that is gone.
+    pub(crate) fn attended(kept: Kept, folder: TenantFolder, shepherd: Identity) -> Option<Self> {
+        let fd = shepherd.open()?;
+        let alive = Alive { shepherd, fd, ours: false, kill_at: None };
+        let kept = Kept { run: 1, shepherd: Some(shepherd), ..kept };
+        let happened = vec![Happening::Started];
+        Some(Self { kept, folder, standing: Standing::Alive(alive), again: false, happened })
+    }
+
+    /// One that a node before this one kept, during the boot `then`; now it is the boot `boot`.
+    pub(crate) fn found(kept: Kept, folder: TenantFolder, then: &str, boot: &str, now: Nanos) -> Self {
+        let mut tenant = Self { kept, folder, standing: Standing::Left, again: false, happened: Vec::new() };
+        let status = tenant.status().filter(|status| status.boot == boot);
+        let known = tenant.kept.shepherd.filter(|_| then == boot);
+        let shepherds = status.iter().filter(|status| status.end.is_none()).map(|status| status.shepherd);
+        let alive = shepherds.chain(known).find_map(|shepherd| Some((shepherd, shepherd.open()?)));
+        if let Some((shepherd, fd)) = alive {
+            tenant.kept.run = status.map_or(tenant.kept.run, |status| status.run);
+            tenant.kept.end = None;
+            tenant.standing = Standing::Alive(Alive { shepherd, fd, ours: false, kill_at: None });
+            tenant.happened.push(Happening::Found);
+            if !tenant.kept.wanted {
+                tenant.stop(now);
+            }
+        } else if tenant.kept.run > 0 && tenant.kept.end.is_none() {
+            // It ran when the last node was last seen, and does so no more.
+            match status.filter(|status| status.run == tenant.kept.run).and_then(|status| status.end) {
+                Some(end) => tenant.over(end, now),
+                None if then == boot => tenant.standing = Standing::Sweeping(now),
+                None => tenant.over(End::Unseen, now),
+            }
+        } else if tenant.kept.wanted && (tenant.kept.run == 0 || tenant.kept.will_restart(now)) {
+            tenant.standing = Standing::Due(now);
+        }
+        tenant
+    }
+
+    /// Whether it is to be started now; then [`Tenant::begin`] and [`Tenant::start`] do so.
+    pub(crate) fn is_due(&self, now: Nanos) -> bool {
+        matches!(self.standing, Standing::Due(at) if at <= now)
+    }
+
+    /// Notes that the next run begins: what is kept is to be written before [`Tenant::start`].
+    pub(crate) fn begin(&mut self, now: Nanos) {
+        self.kept.run += 1;
+        self.kept.started = now;
+        self.kept.end = None;
+        self.kept.shepherd = None;
+    }
+
+    /// Starts a shepherd: the program `exe`, which knows `shepherd --folder F --run N`.
+    pub(crate) fn start(&mut self, exe: &Path, now: Nanos) {
+        let mut command = Command::new(exe);
+        command.arg("shepherd").arg("--folder").arg(self.folder.path());
+        command.arg("--run").arg(self.kept.run.to_string());
+        // Whoever reads the node's output must not wait for tenants that outlive it.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let spawned = command.spawn().and_then(|child| {
+            let shepherd = i32::try_from(child.id()).ok().and_then(Identity::of);
+            // Ours until we take note of its end, so the number is its own even if it has ended.
+            let fd = Pid::from_raw(child.id().cast_signed())
+                .map(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()));
+            match (shepherd, fd) {
+                (Some(shepherd), Some(fd)) => Ok((shepherd, fd?)),
+                _ => Err(std::io::Error::other("its process is not to be seen in /proc")),
+            }
+        });
+        match spawned {
+            Ok((shepherd, fd)) => {
+                self.kept.shepherd = Some(shepherd);
+                self.standing = Standing::Alive(Alive { shepherd, fd, ours: true, kill_at: None });
+                self.happened.push(Happening::Started);
+            }
+            Err(error) => self.over(End::NoShepherd { error: error.to_string() }, now),
+        }
+    }
+
+    /// Asks it to end, and not to be started again. Asked a second time, it ends at once.
+    pub(crate) fn stop(&mut self, now: Nanos) {
+        self.kept.wanted = false;
+        self.again = false;
+        if let (Standing::Alive(_), true) = (&self.standing, self.kept.attended)
+            && let Some(end) = self.status().and_then(|status| status.end)
+        {
+            // Its attendant still has to say goodbye, maybe to this very node.
+            return self.over(end, now);
+        }
+        match &mut self.standing {
+            Standing::Due(_) => self.standing = Standing::Left,
+            Standing::Alive(alive) => alive.ask_to_stop(self.kept.grace, now),
+            Standing::Sweeping(_) | Standing::Left => {}
+        }
+    }
+
+    /// Ends it if it runs, starts it, and forgets how often it failed.
+    pub(crate) fn restart(&mut self, now: Nanos) {
+        self.kept.wanted = true;
+        self.kept.back_off = BackOff::new();
+        match &mut self.standing {
+            Standing::Due(_) | Standing::Left => self.standing = Standing::Due(now),
+            Standing::Sweeping(_) => self.again = true,
+            Standing::Alive(alive) => {
+                self.again = true;
+                if alive.kill_at.is_none() {
+                    alive.ask_to_stop(self.kept.grace, now);
+                }
+            }
+        }
+    }
+
+    /// What is due by now, but for starting.
+    pub(crate) fn tick(&mut self, now: Nanos) {
+        match &mut self.standing {
+            Standing::Alive(alive) => {
+                if alive.kill_at.is_some_and(|at| at <= now) {
+                    // Its end is seen at the descriptor, and the sweeping begins then.
+                    let _ = pidfd_send_signal(&alive.fd, Signal::KILL);
+                    alive.kill_at = Some(now.saturating_add(SHEPHERD_GRACE));
+                }
+            }
+            Standing::Sweeping(next) if *next <= now => {
+                let own = rustix::process::getpid().as_raw_nonzero().get();
+                let left = Table::read().carriers(&self.kept.spec.token, own);
+                if left.is_empty() {
+                    self.over(End::Unseen, now);
+                } else {
+                    left.iter().for_each(|process| process::signal(process, Signal::KILL));
+                    self.standing = Standing::Sweeping(now.saturating_add(SWEEP_EVERY));
+                }
+            }
+            Standing::Sweeping(_) | Standing::Due(_) | Standing::Left => {}
+        }
+    }
+
+    /// When something is due next; `None` while nothing is.
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
+        match &self.standing {
+            Standing::Due(at) | Standing::Sweeping(at) => Some(*at),
+            Standing::Alive(alive) => alive.kill_at,
+            Standing::Left => None,
+        }
+    }
+
+    /// What becomes readable when its shepherd ends.
+    pub(crate) fn fd(&self) -> Option<&OwnedFd> {
+        match &self.standing {
+            Standing::Alive(alive) => Some(&alive.fd),
+            _ => None,
+        }
+    }
+
+    /// Its shepherd has ended.
+    pub(crate) fn shepherd_ended(&mut self, now: Nanos) {
+        let Standing::Alive(alive) = &self.standing else { return };
+        if alive.ours {
+            // So that it does not stay in the process table.
+            let _ = rustix::process::waitpid(Pid::from_raw(alive.shepherd.pid), WaitOptions::NOHANG);
+        }
+        let status = self.status();
+        let last = alive.shepherd;
+        match status {
+            Some(Status { end: Some(end), shepherd, .. }) if shepherd == last => self.over(end, now),
+            // Another one, which a node before this one started, was faster.
+            Some(Status { end: None, shepherd, run, .. }) if shepherd != last => match shepherd.open() {
+                Some(fd) => {
+                    self.kept.run = run;
+                    self.kept.shepherd = Some(shepherd);
+                    self.standing = Standing::Alive(Alive { shepherd, fd, ours: false, kill_at: None });
+                }
+                None => self.standing = Standing::Sweeping(now),
+            },
+            _ => self.standing = Standing::Sweeping(now),
+        }
+    }
+
+    /// Its shepherd, while it has one.
+    pub(crate) fn shepherd(&self) -> Option<Identity> {
+        match &self.standing {
+            Standing::Alive(alive) => Some(alive.shepherd),
+            _ => None,
+        }
+    }
+
+    /// What it is doing.
+    pub(crate) fn activity(&self) -> Activity {
+        match &self.standing {
+            Standing::Due(_) => Activity::Waiting,
+            Standing::Alive(alive) if alive.kill_at.is_none() => Activity::Running,
+            Standing::Alive(_) | Standing::Sweeping(_) => Activity::Stopping,
+            Standing::Left => match &self.kept.end {
+                _ if !self.kept.wanted => Activity::Stopped,
+                Some(End::Code(0)) => Activity::Finished,
+                _ => Activity::Failed,
+            },
+        }
+    }
+
+    /// What has happened since this was last called.
+    pub(crate) fn happened(&mut self) -> Vec<Happening> {
+        std::mem::take(&mut self.happened)
+    }
+
+    /// How it is.
+    pub(crate) fn report(&self, facts: TenantFacts, now: Nanos) -> TenantReport {
+        let spec = &self.kept.spec;
+        let runs = matches!(self.standing, Standing::Alive(_));
+        let status = self.status().filter(|status| status.run == self.kept.run);
+        let command = status.as_ref().and_then(|status| status.command);
+        TenantReport {
+            id: spec.id,
+            name: spec.name.clone(),
+            class: spec.class,
+            activity: self.activity(),
+            pid: command.filter(|_| runs).map(|command| command.pid),
+            running_for_ns: runs.then(|| now.saturating_sub(self.kept.started).0),
+            starts_in_ns: match self.standing {
+                Standing::Due(at) => Some(at.saturating_sub(now).0),
+                _ => None,
+            },
+            restarts: self.kept.restarts,
+            end: self.kept.end.clone(),
+            end_text: self.kept.end.as_ref().map(ToString::to_string),
+            exit_code: self.kept.end.as_ref().map(End::exit_code),
+            memory: spec.memory,
+            weight: spec.weight,
+            command: spec.command.clone(),
+            log_bytes_lost: status.map_or(0, |status| status.log_bytes_lost),
+            facts: TenantFacts { detail: serde_json::Value::Null, ..facts },
+        }
+    }
+
+    fn status(&self) -> Option<Status> {
+        status::read(&self.folder.status())
+    }
+
+    /// None of its processes is left.
+    fn over(&mut self, end: End, now: Nanos) {
+        let ran = now.saturating_sub(self.kept.started);
+        self.kept.end = Some(end.clone());
+        self.kept.shepherd = None;
+        let next = if self.again {
+            Next::StartAt(now)
+        } else if self.kept.wanted && !self.kept.attended {
+            self.kept.back_off.ended(self.kept.spec.restart, end.ending(), ran, now)
+        } else {
+            Next::Leave
+        };
+        let asked_for = std::mem::take(&mut self.again);
+        let mut starts_in = None;
+        self.standing = match next {
+            Next::StartAt(at) => {
+                self.kept.restarts += u32::from(!asked_for);
+                starts_in = Some(at.saturating_sub(now));
+                Standing::Due(at)
+            }
+            Next::Leave => Standing::Left,
+        };
+        self.happened.push(Happening::Ended { end, starts_in });
+    }
+}
+
+impl Kept {
+    /// Whether a tenant that has ended is to be started again by its policy.
+    fn will_restart(&self, now: Nanos) -> bool {
+        // Asked of a copy: that it failed was counted when it did.
+        let mut back_off = self.back_off;
+        let ending = self.end.as_ref().map(End::ending);
+        ending
+            .is_some_and(|ending| back_off.ended(self.spec.restart, ending, Nanos::ZERO, now) != Next::Leave)
+    }
+}
+
+impl Alive {
+    fn ask_to_stop(&mut self, grace: Nanos, now: Nanos) {
+        let _ = pidfd_send_signal(&self.fd, Signal::TERM);
+        self.kill_at = Some(now.saturating_add(grace).saturating_add(SHEPHERD_GRACE));
+    }
+}
