@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::{claims, generate, kernels, problem, tidy, workspace};
+use crate::{claims, driver_api, generate, kernels, problem, tidy, workspace};
 
 /// What a step came to.
 enum Outcome {
@@ -19,13 +19,14 @@ enum Outcome {
 type Step = (&'static str, fn(&Path) -> Result<Outcome>);
 
 /// The steps: those that answer at once come first, the longest last.
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     ("formatting", |root| execute(root, "cargo fmt --all --check", &[])),
     ("generated files", |root| no_problems(&generate::check(root)?)),
     ("claims", |root| no_problems(&claims::run(root, false)?.problems)),
     ("invariants", |root| no_problems(&tidy::check(root)?)),
     ("workloads", workloads),
     ("kernels", compiled_kernels),
+    ("driver API", driver_api),
     ("dependencies", dependencies),
     ("clippy", |root| execute(root, "cargo clippy --locked --workspace --all-targets -- -D warnings", &[])),
     ("documentation", |root| {
@@ -71,6 +72,16 @@ fn compiled_kernels(root: &Path) -> Result<Outcome> {
         kernels::Checked::Compiled(problems) => no_problems(&problems),
         kernels::Checked::MarksOnly(why) => {
             Ok(Outcome::Skipped(format!("the PTX belongs to its sources but was not compiled again: {why}")))
+        }
+    }
+}
+
+/// The lists of the driver's functions are what the headers say.
+fn driver_api(root: &Path) -> Result<Outcome> {
+    match driver_api::check(root)? {
+        driver_api::Checked::Compared(problems) => no_problems(&problems),
+        driver_api::Checked::NoHeaders(why) => {
+            Ok(Outcome::Skipped(format!("the lists were not made again: {why}")))
         }
     }
 }

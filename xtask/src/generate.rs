@@ -26,6 +26,8 @@ fn outputs(root: &Path) -> Result<Vec<(PathBuf, String)>> {
         ("docs/gpus.md".into(), catalogue::markdown(Catalogue::builtin()?)),
         ("docs/scenarios.md".into(), partywall_sim::scenario::reference()),
         ("docs/cli.md".into(), partywall::cli::reference()),
+        ("docs/metrics.md".into(), partywall_node::metrics::reference()),
+        ("docs/coverage.md".into(), partywall_shim_api::coverage::markdown()),
         ("docs/partywall.schema.json".into(), Config::schema()),
         (profiles::LIST.into(), profiles::list(root)?),
     ];

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::problem::{self, Problem};
+use crate::wheel::{Wanted, Wheel, names};
 use crate::workspace;
 
 /// Where the sources are; the PTX is in `ptx` below.
@@ -21,24 +22,21 @@ const FOLDER: &str = "kernels";
 /// What every source includes.
 const PRELUDE: &str = "prelude.cuh";
 const VERSION: &str = "12.4.127";
-/// The wheels of that version, for Linux on x86-64 and on 64-bit Arm.
-const WHEELS: [&str; 2] = [
-    "a178759ebb095827bd30ef56598ec182b85547f1508941a3d560eb7ea1fbf338",
-    "0eedf14185e04b76aa05b1fea04133e59f465b6f960c0cbf4e37c3cb6b0ea198",
-];
+/// Where it is from.
+const COMPILER: Wheel = Wheel {
+    package: "nvidia-cuda-nvrtc-cu12",
+    version: VERSION,
+    hashes: [
+        "a178759ebb095827bd30ef56598ec182b85547f1508941a3d560eb7ea1fbf338",
+        "0eedf14185e04b76aa05b1fea04133e59f465b6f960c0cbf4e37c3cb6b0ea198",
+    ],
+    wanted: "nvidia/cuda_nvrtc/lib",
+};
 /// The oldest GPUs that CUDA 12 compiles for without a warning; newer ones run it, too.
 const OPTIONS: [&str; 2] = ["--gpu-architecture=compute_70", "--std=c++17"];
 /// The program that talks to the library, which takes `unsafe` in Rust.
 const SCRIPT: &str = include_str!("kernels/nvrtc.py");
 const REMEDY: &str = "run `cargo xtask kernels` and commit the result";
-
-/// The compiler, or why it is not to be had.
-enum Compiler {
-    /// The folder of the library.
-    At(PathBuf),
-    /// No Python, no pip, or no network.
-    Missing(String),
-}
 
 #[derive(Serialize)]
 struct Task<'a> {
@@ -82,9 +80,9 @@ impl Sources {
 /// # Errors
 /// When there is no compiler, or it does not accept a source.
 pub(crate) fn build(root: &Path) -> Result<Vec<PathBuf>> {
-    let library = match compiler(root)? {
-        Compiler::At(library) => library,
-        Compiler::Missing(why) => bail!("no compiler: {why}"),
+    let library = match COMPILER.fetch(root)? {
+        Wanted::At(library) => library,
+        Wanted::Missing(why) => bail!("no compiler: {why}"),
     };
     let sources = Sources::read(root)?;
     let mut paths = Vec::new();
@@ -131,9 +129,9 @@ pub(crate) enum Checked {
 /// When a mark is wrong, compiler or not.
 pub(crate) fn check(root: &Path) -> Result<Checked> {
     problem::none_of(&unmarked(root)?)?;
-    Ok(match compiler(root)? {
-        Compiler::At(library) => Checked::Compiled(differing(root, &library)?),
-        Compiler::Missing(why) => Checked::MarksOnly(why),
+    Ok(match COMPILER.fetch(root)? {
+        Wanted::At(library) => Checked::Compiled(differing(root, &library)?),
+        Wanted::Missing(why) => Checked::MarksOnly(why),
     })
 }
 
@@ -146,46 +144,6 @@ fn differing(root: &Path, library: &Path) -> Result<Vec<Problem>> {
         }
     }
     Ok(problems)
-}
-
-/// The compiler under `target/`, brought there if it is not.
-///
-/// # Errors
-/// When what was downloaded is not what it should be; that it cannot be downloaded is no error.
-fn compiler(root: &Path) -> Result<Compiler> {
-    let folder = root.join("target").join(format!("nvrtc-{VERSION}"));
-    let library = folder.join("nvidia/cuda_nvrtc/lib");
-    if library.is_dir() {
-        return Ok(Compiler::At(library));
-    }
-    let wheels = folder.join("wheel");
-    fs::create_dir_all(&wheels).with_context(|| format!("making {}", wheels.display()))?;
-    let requirements = wheels.join("requirements.txt");
-    let hashes: Vec<String> = WHEELS.iter().map(|hash| format!("--hash=sha256:{hash}")).collect();
-    fs::write(&requirements, format!("nvidia-cuda-nvrtc-cu12=={VERSION} {}\n", hashes.join(" ")))
-        .with_context(|| format!("writing {}", requirements.display()))?;
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"])
-        .args(["--only-binary=:all:", "--require-hashes", "--retries=1", "--timeout=20", "-r"])
-        .arg(&requirements)
-        .arg("-d")
-        .arg(&wheels);
-    let output = match pip.output() {
-        Ok(output) => output,
-        Err(error) => return Ok(Compiler::Missing(format!("python3 does not start: {error}"))),
-    };
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(!said.contains("DO NOT MATCH THE HASHES"), "NVRTC {VERSION} is not the one known:\n{said}");
-        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing was said");
-        return Ok(Compiler::Missing(format!("pip cannot download NVRTC {VERSION}: {}", last.trim())));
-    }
-    let wheel = names(&wheels, "", "whl")?.into_iter().next().context("pip has downloaded no wheel")?;
-    let mut unpack = Command::new("python3");
-    unpack.args(["-m", "zipfile", "-e"]).arg(wheels.join(wheel)).arg(&folder);
-    ensure!(unpack.status().context("unpacking NVRTC")?.success(), "the wheel of NVRTC cannot be unpacked");
-    ensure!(library.is_dir(), "the wheel of NVRTC has no library in {}", library.display());
-    Ok(Compiler::At(library))
 }
 
 /// Every PTX file with its text.
@@ -227,22 +185,6 @@ fn orphans(root: &Path, sources: &Sources) -> Result<Vec<Problem>> {
 
 fn ptx_path(source: &str) -> PathBuf {
     Path::new(FOLDER).join("ptx").join(source).with_extension("ptx")
-}
-
-/// The names of a folder's files with this extension, sorted.
-fn names(root: &Path, folder: impl AsRef<Path>, extension: &str) -> Result<Vec<String>> {
-    let folder = root.join(folder);
-    let mut names = Vec::new();
-    for entry in fs::read_dir(&folder).with_context(|| format!("listing {}", folder.display()))? {
-        let path = PathBuf::from(entry?.file_name());
-        if path.extension().is_some_and(|found| found == extension)
-            && let Some(name) = path.to_str()
-        {
-            names.push(name.to_owned());
-        }
-    }
-    names.sort();
-    Ok(names)
 }
 
 /// FNV-1a, 64 bits, of texts with their lengths: tells versions of a file apart and needs no library. It keeps nobody

@@ -5,6 +5,7 @@ mod calibrate;
 mod ci;
 mod claims;
 mod decimal;
+mod driver_api;
 mod figures;
 mod generate;
 mod kernels;
@@ -12,6 +13,7 @@ mod ledger;
 mod problem;
 mod profiles;
 mod tidy;
+mod wheel;
 mod workspace;
 
 use std::path::PathBuf;
@@ -47,6 +49,12 @@ enum Task {
     /// Compile kernels/*.cu to PTX, with a compiler that is downloaded (25 MB) into target/ the first time.
     Kernels {
         /// Write nothing; fail if a PTX file differs from what the compiler makes.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Make the lists of the driver's functions from NVIDIA's headers, which are downloaded (3 MB) into target/ the first time.
+    DriverApi {
+        /// Write nothing; fail if a list differs from what the headers say.
         #[arg(long)]
         check: bool,
     },
@@ -118,6 +126,16 @@ fn run(task: &Task) -> Result<()> {
         Task::Profiles { recordings, pairs } => profiles::import(&root, recordings, pairs.as_deref()),
         Task::Calibrate { measured, rounds, hold_out, fixed } => {
             calibrate::calibrate(measured, *rounds, hold_out.as_deref(), fixed)
+        }
+        Task::DriverApi { check: true } => match driver_api::check(&root)? {
+            driver_api::Checked::Compared(problems) => problem::none_of(&problems),
+            driver_api::Checked::NoHeaders(why) => bail!("no headers: {why}"),
+        },
+        Task::DriverApi { check: false } => {
+            for path in driver_api::write(&root)? {
+                println!("{}", path.display());
+            }
+            Ok(())
         }
         Task::Tidy => problem::none_of(&tidy::check(&root)?),
     }

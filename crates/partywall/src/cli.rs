@@ -1,14 +1,23 @@
 //! What can be said on the command line. Help, reference, man pages and completions all come from here.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use partywall_core::units::Nanos;
 use partywall_core::wall::Wall;
+use partywall_driver::soft::PREFIX;
 
 use crate::error::Failure;
 use crate::output;
+
+pub mod tenants;
+
+use tenants::{
+    CoverageArguments, LogsArguments, NodeArguments, PsArguments, RestartArguments, RunTenantArguments,
+    ShepherdArguments, StopArguments, UpArguments,
+};
 
 /// Share one NVIDIA GPU between services so that each runs as if the others were not there.
 ///
@@ -17,6 +26,9 @@ use crate::output;
 #[derive(Debug, Parser)]
 #[command(name = "partywall", version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Cli {
+    /// Use a simulated GPU instead of this machine's: for doctor, run, up, node and measure, which take it behind their name too.
+    #[command(flatten)]
+    pub gpu: GpuChoice,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -27,9 +39,12 @@ Examples:
   partywall demo                                   an H200, every wall, in seconds
   partywall demo --gpu a100-40gb --out report      another GPU; writes report/report.html
   partywall doctor                                 this machine: its GPUs, and which walls it can build
+  partywall run --memory 12GiB -- python serve.py  a program with a wall around it; its exit status
+  partywall up examples/two-tenants.toml           two of them, started, watched and stopped together
   partywall sim run scenarios/packing.toml         seven services on one GPU
   partywall sim validate results/h200/pairs.csv    the model against measurements
   partywall measure --quick                        the same on this machine's GPU, measured
+  partywall --gpu sim:h200 doctor                  a machine with a simulated GPU, where programs run
   partywall gpus --gpu h200                        every figure of a GPU and where it comes from
 
 Exit status: 0 done, 1 failed, 2 something given cannot be used (the message says what, where, and what would be right),
@@ -44,6 +59,38 @@ pub enum Command {
     ///
     /// For a wall that cannot be built it says why, and what would make it possible. Nothing is changed.
     Doctor(DoctorArguments),
+    /// Run a command as a tenant of the GPU, in this terminal.
+    ///
+    /// The command is any program that uses CUDA, unmodified. It becomes a tenant of the node that runs, or of one that is
+    /// started for it and ends with it. The exit status is the command's; 128 and the number of the signal where a signal
+    /// ended it, 127 where there is no such command.
+    #[command(after_help = "Example: partywall run --class ls --memory 12GiB -- python serve.py")]
+    Run(RunTenantArguments),
+    /// Start the tenants of a file, and follow their logs until they end.
+    ///
+    /// Tenants are started in the order of the file, in the file's folder, and again when they fail. Ctrl-C stops them all.
+    Up(UpArguments),
+    /// List the tenants of the node that runs.
+    Ps(PsArguments),
+    /// Stop tenants: SIGTERM to all their processes, and after a grace SIGKILL.
+    Stop(StopArguments),
+    /// Stop tenants and start them again.
+    Restart(RestartArguments),
+    /// Print what a tenant has written.
+    Logs(LogsArguments),
+    /// Show what a tenant uses of the driver, and which of it Partywall enforces.
+    ///
+    /// Every function of the driver that its processes looked up, by what is done with it: enforced, passed through knowingly,
+    /// refused, or unknown. A tenant with unknown ones is not guaranteed.
+    Coverage(CoverageArguments),
+    /// Be the node that keeps tenants, in the foreground.
+    ///
+    /// `partywall up` and `partywall run` start one where none runs; this is for service managers. Ctrl-C or SIGTERM ends
+    /// it and its tenants. If it is killed, its tenants go on, and the next node of the folder takes over.
+    Node(NodeArguments),
+    /// Be the parent of one tenant: what a node starts.
+    #[command(hide = true)]
+    Shepherd(ShepherdArguments),
     /// Simulate scenarios, and hold the model against measurements.
     Sim {
         /// What to simulate.
@@ -74,6 +121,46 @@ pub enum Command {
     },
 }
 
+/// Which GPU a command uses.
+#[derive(Debug, Clone, Default, Args)]
+pub struct GpuChoice {
+    /// Use a simulated GPU instead of this machine's, such as sim:h200; `partywall gpus` lists the ids. Programs run and
+    /// get right results; times are modelled, and whatever is reported says so.
+    #[arg(long, value_name = "sim:ID")]
+    pub gpu: Option<SimulatedGpu>,
+}
+
+/// The id of a simulated GPU, which users write as `sim:h200`. Whether the catalogue has it is not checked here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SimulatedGpu(pub String);
+
+impl FromStr for SimulatedGpu {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.strip_prefix(PREFIX).filter(|id| !id.is_empty()).map(|id| Self(id.to_owned())).ok_or_else(|| {
+            format!(
+                "not a simulated GPU; write {PREFIX}h200. Which of this machine's GPUs is used is CUDA_VISIBLE_DEVICES's \
+                 to say"
+            )
+        })
+    }
+}
+
+impl Command {
+    /// `None` of a command that uses no GPU; else the simulated one that it was told to use, behind its name.
+    pub(crate) fn gpu(&self) -> Option<Option<&SimulatedGpu>> {
+        match self {
+            Self::Doctor(arguments) => Some(arguments.gpu.gpu.as_ref()),
+            Self::Measure(arguments) if arguments.command.is_none() => Some(arguments.gpu.gpu.as_ref()),
+            Self::Node(arguments) => Some(arguments.gpu.gpu.as_ref()),
+            Self::Run(arguments) => Some(arguments.gpu.gpu.as_ref()),
+            Self::Up(arguments) => Some(arguments.gpu.gpu.as_ref()),
+            Self::Tenant(_) => Some(None),
+            _ => None,
+        }
+    }
+}
+
 /// `partywall demo`.
 #[derive(Debug, Args)]
 pub struct DemoArguments {
@@ -94,6 +181,9 @@ pub struct DemoArguments {
 /// `partywall doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArguments {
+    /// The GPU.
+    #[command(flatten)]
+    pub gpu: GpuChoice,
     /// Also try on each GPU what partywall builds on: memory, copies, kernels, graphs, Green Contexts. Takes
     /// seconds and changes no setting; the exit status is 1 where something does not hold.
     #[arg(long)]
@@ -163,6 +253,9 @@ pub struct MeasureArguments {
     /// Something else than measuring.
     #[command(subcommand)]
     pub command: Option<MeasureCommand>,
+    /// The GPU.
+    #[command(flatten)]
+    pub gpu: GpuChoice,
     /// A useful part of the matrix, in under three minutes. Without it and --plan: all of it, in hours.
     #[arg(long, conflicts_with = "plan")]
     pub quick: bool,
@@ -199,7 +292,7 @@ pub struct MeasureArguments {
     /// What the result is called.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Where NAME.json goes. Default: results/GPU; with --pretend nothing is written.
+    /// Where NAME.json goes. Default: results/GPU, of a simulated one results/sim-GPU; with --pretend nothing is written.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Stop about then, with what there is.
@@ -370,9 +463,24 @@ mod tests {
     #[test]
     fn the_reference_has_every_command() {
         let reference = reference();
-        for command in
-            ["demo", "doctor", "sim run", "sim validate", "sim speed", "gpus", "config", "completions", "man"]
-        {
+        for command in [
+            "demo",
+            "doctor",
+            "run",
+            "up",
+            "ps",
+            "stop",
+            "restart",
+            "logs",
+            "node",
+            "sim run",
+            "sim validate",
+            "sim speed",
+            "gpus",
+            "config",
+            "completions",
+            "man",
+        ] {
             assert!(reference.contains(&format!("## `partywall {command}`")), "{command} is missing");
         }
     }

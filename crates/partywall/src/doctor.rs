@@ -5,6 +5,7 @@ mod text;
 use std::path::PathBuf;
 
 use partywall_core::catalogue::Catalogue;
+use partywall_core::soft_gpu::is_simulated;
 use partywall_core::wall::Wall;
 use partywall_driver::availability::{self, Availability};
 use partywall_driver::checks::{self, Checked};
@@ -20,6 +21,8 @@ use crate::output;
 /// Everything that is shown, as text or as JSON.
 #[derive(Debug, Serialize)]
 struct Report {
+    /// Whether a GPU of these is a simulated one.
+    simulated: bool,
     /// Why there is no GPU to use and what would help, if there is none.
     absent: Option<Availability>,
     #[serde(flatten)]
@@ -65,7 +68,8 @@ impl Report {
     fn of(survey: Survey) -> Self {
         let wall = |id| WallReport { id, availability: availability::of(id, &survey) };
         let (absent, walls) = (availability::absence(&survey), Wall::ALL.map(wall).into());
-        Self { absent, walls, survey, checks: None }
+        let simulated = survey.gpus.iter().any(|gpu| is_simulated(&gpu.name));
+        Self { simulated, absent, walls, survey, checks: None }
     }
 }
 

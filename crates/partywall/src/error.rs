@@ -41,6 +41,17 @@ pub(crate) enum Failure {
     /// Somebody pressed Ctrl-C.
     #[error("interrupted; everything that was started has ended, and nothing was written")]
     Interrupted,
+    /// The node ended in the middle of a conversation.
+    #[error("{0}")]
+    NodeGone(String),
+    /// A command that this program ran did not end well, and its exit code is ours.
+    #[error("{}", message.as_deref().unwrap_or("the command did not end well"))]
+    Exit {
+        /// The exit code.
+        code: u8,
+        /// What to say; nothing where the command has said it.
+        message: Option<String>,
+    },
     /// Standard output went away.
     #[error("cannot print the result: {0}")]
     Output(#[from] io::Error),
@@ -74,9 +85,14 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Input { .. } | Self::Read { .. } => 2,
-            Self::Write { .. } | Self::Machine { .. } | Self::Output(_) | Self::Internal(_) => 1,
+            Self::Write { .. }
+            | Self::Machine { .. }
+            | Self::NodeGone(_)
+            | Self::Output(_)
+            | Self::Internal(_) => 1,
             // As shells report the signal.
             Self::Interrupted => 130,
+            Self::Exit { code, .. } => *code,
         }
     }
 
@@ -86,7 +102,8 @@ impl Failure {
             Self::Input { hint, .. } | Self::Machine { hint, .. } => hint.as_deref(),
             Self::Read { .. } => Some("check the path; nothing was written"),
             Self::Write { .. } => Some("check that the directory exists and may be written to"),
-            Self::Interrupted | Self::Output(_) => None,
+            Self::NodeGone(_) => Some("its tenants go on; `partywall node` takes them over"),
+            Self::Interrupted | Self::Exit { .. } | Self::Output(_) => None,
             Self::Internal(_) => {
                 Some("this is a mistake in partywall; please report it with the command line")
             }

@@ -13,8 +13,10 @@ mod output;
 mod progress;
 mod report;
 mod sim;
+mod simulated;
 mod speed;
 mod tenant;
+mod tenants;
 mod validation;
 
 use std::process::ExitCode;
@@ -34,6 +36,7 @@ pub fn main(cli: &Cli) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output has seen enough.
         Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(Failure::Exit { code, message: None }) => ExitCode::from(code),
         Err(failure) => {
             eprintln!("error: {failure}");
             if let Some(hint) = failure.hint() {
@@ -45,9 +48,19 @@ pub fn main(cli: &Cli) -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<(), Failure> {
+    simulated::enter_if_asked(cli)?;
     match &cli.command {
         Command::Demo(arguments) => demo::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Run(arguments) => tenants::run::run(arguments),
+        Command::Up(arguments) => tenants::up::run(arguments),
+        Command::Ps(arguments) => tenants::asked::ps(arguments),
+        Command::Stop(arguments) => tenants::asked::stop(arguments),
+        Command::Restart(arguments) => tenants::asked::restart(arguments),
+        Command::Coverage(arguments) => tenants::asked::coverage(arguments),
+        Command::Logs(arguments) => tenants::asked::logs(arguments),
+        Command::Node(arguments) => tenants::node::run(arguments),
+        Command::Shepherd(arguments) => tenants::shepherd(arguments),
         Command::Sim { command: SimCommand::Run(arguments) } => sim::run(arguments),
         Command::Sim { command: SimCommand::Validate(arguments) } => validation::run(arguments),
         Command::Sim { command: SimCommand::Speed(arguments) } => speed::run(arguments),

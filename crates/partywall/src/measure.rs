@@ -5,6 +5,7 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use partywall_core::catalogue::Catalogue;
+use partywall_core::soft_gpu::is_simulated;
 use partywall_core::units::Nanos;
 use partywall_driver::availability::{self, Availability};
 use partywall_driver::nvml::Nvml;
@@ -171,11 +172,13 @@ fn file_name(arguments: &MeasureArguments, plan: &Plan) -> Result<String, Failur
     Ok(name.clone())
 }
 
-/// Where the result goes: of a rehearsal nowhere unless it is said.
+/// Where the result goes: of a rehearsal nowhere unless it is said; of a simulated GPU never among those of real ones.
 fn folder(arguments: &MeasureArguments, gpu: Option<&Gpu>) -> Option<PathBuf> {
     arguments.out.clone().or_else(|| {
-        let id = gpu?.id.as_deref().unwrap_or("unknown-gpu");
-        Some(Path::new("results").join(id))
+        let gpu = gpu?;
+        let origin = if is_simulated(&gpu.name) { "sim-" } else { "" };
+        let id = gpu.id.as_deref().unwrap_or("unknown-gpu");
+        Some(Path::new("results").join(format!("{origin}{id}")))
     })
 }
 
@@ -195,12 +198,14 @@ fn record(
     measured: Measured,
 ) -> Record {
     let Results { tenants, cells, rows, facts } = results(plan, &measured);
+    let simulated = environment.gpu.as_ref().filter(|gpu| is_simulated(&gpu.name));
+    let command = command(arguments, simulated.and_then(|gpu| gpu.id.as_deref()));
     Record {
         format: FORMAT.to_owned(),
-        simulated: false,
+        simulated: simulated.is_some(),
         pretended: arguments.pretend,
         name,
-        command: command(arguments),
+        command,
         started,
         took_s: measured.took.as_secs(),
         complete: measured.complete,
@@ -222,9 +227,10 @@ fn record(
     }
 }
 
-/// The command line that measures the same again.
-fn command(arguments: &MeasureArguments) -> String {
+/// The command line that measures the same again, on the simulated GPU of this id where one was used.
+fn command(arguments: &MeasureArguments, gpu: Option<&str>) -> String {
     let mut words = vec!["partywall measure".to_owned()];
+    words.extend(gpu.map(|id| format!("--gpu sim:{id}")));
     let mut say =
         |name: &str, value: Option<String>| words.extend(value.map(|value| format!("--{name} {value}")));
     let list = |values: &[String]| (!values.is_empty()).then(|| values.join(","));

@@ -29,7 +29,11 @@ pub(crate) fn report(record: &Record) -> Report {
         gpu_id: id.clone(),
         gpu_name: if gpu.name.is_empty() { "no GPU".to_owned() } else { gpu.name.clone() },
         sms: SmCount(gpu.sms.unwrap_or(0)),
-        origin: if record.pretended { Origin::Pretended } else { Origin::Measured },
+        origin: match (record.pretended, record.simulated) {
+            (true, _) => Origin::Pretended,
+            (false, true) => Origin::SimulatedGpu,
+            (false, false) => Origin::Measured,
+        },
         seed: record.settings.seed,
         command: record.command.clone(),
         sources: sources(record),

@@ -59,6 +59,8 @@ pub(crate) enum Origin {
     Simulated,
     /// A GPU.
     Measured,
+    /// Programs that ran on a simulated GPU.
+    SimulatedGpu,
     /// A rehearsal of a measurement, without GPU: they mean nothing.
     Pretended,
 }
@@ -69,6 +71,7 @@ impl Origin {
         match self {
             Self::Simulated => "Simulated, not measured",
             Self::Measured => "Measured",
+            Self::SimulatedGpu => "Simulated GPU, times modelled and not measured",
             Self::Pretended => "Pretended, not measured: the figures mean nothing",
         }
     }
@@ -78,6 +81,7 @@ impl Origin {
         match self {
             Self::Simulated => Some("simulated"),
             Self::Measured => None,
+            Self::SimulatedGpu => Some("simulated GPU"),
             Self::Pretended => Some("pretended"),
         }
     }
@@ -246,7 +250,7 @@ impl Report {
     pub(crate) fn json(&self) -> String {
         let json = Json {
             gpu: &self.gpu_id,
-            simulated: self.origin == Origin::Simulated,
+            simulated: matches!(self.origin, Origin::Simulated | Origin::SimulatedGpu),
             seed: self.seed,
             command: &self.command,
             sources: &self.sources,

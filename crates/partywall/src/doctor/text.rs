@@ -17,9 +17,15 @@ pub(super) fn render(report: &Report) -> String {
     if let Some(Availability::Missing { why, what_would_help }) = &report.absent {
         page.line("GPU", &format!("none: {why}"));
         page.line("what would help", what_would_help);
-        page.line("without one", "`partywall demo` shows every wall on a simulated GPU, in seconds");
+        page.line("without one", "`partywall demo` shows every wall on a simulated GPU, in seconds; `--gpu sim:h200` runs programs on one");
         host(&mut page, survey);
         return page.0;
+    }
+    if report.simulated {
+        page.line(
+            "SIMULATED",
+            "programs run on this GPU and get right results; times are modelled, not measured",
+        );
     }
     driver(&mut page, survey);
     host(&mut page, survey);

@@ -5,7 +5,10 @@
     reason = "tests start processes, use temporary directories and may panic"
 )]
 
+mod copies;
 mod measure;
+mod simulated;
+mod tenants;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,204 @@
+//! What can be said to `partywall node`, `run`, `up`, `ps`, `stop`, `restart` and `logs`.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use partywall_core::config::{MAX_WEIGHT, is_tenant_name};
+use partywall_core::tenant::Class;
+use partywall_core::units::{Bytes, Nanos};
+use partywall_node::arbiter::CopyOptions;
+
+use super::GpuChoice;
+
+/// Which node.
+#[derive(Debug, Clone, Default, Args)]
+pub struct WhichNode {
+    /// The node's folder. Default: what PARTYWALL_DIR says, else partywall in XDG_RUNTIME_DIR, else partywall-UID in the
+    /// folder for temporary files.
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+/// `partywall node`.
+#[derive(Debug, Args)]
+pub struct NodeArguments {
+    /// The node.
+    #[command(flatten)]
+    pub node: WhichNode,
+    /// The GPU.
+    #[command(flatten)]
+    pub gpu: GpuChoice,
+    /// Where to answer HTTP: /metrics for Prometheus, and a JSON API. Every process of the machine can ask there, and
+    /// nothing can be changed. Default: a free port; it is in the file `http` of the node's folder.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    pub http: SocketAddr,
+    /// How copies between host and device take turns, where the defaults do not fit: `off`, or parts of
+    /// `packet=512KiB,in-flight=2,direct-ls=256KiB,direct-be=64KiB,min-charge=64KiB` (docs/copies.md).
+    #[arg(long, value_name = "PARTS")]
+    pub copies: Option<CopyOptions>,
+    /// End when standard input is closed: whoever started the node is gone.
+    #[arg(long, hide = true)]
+    pub until_closed: bool,
+    /// End when somebody has stopped the last tenant.
+    #[arg(long, hide = true, conflicts_with = "until_closed")]
+    pub until_stopped: bool,
+    /// Remove the folder at the end.
+    #[arg(long, hide = true)]
+    pub temporary: bool,
+}
+
+/// `partywall run`.
+#[derive(Debug, Args)]
+pub struct RunTenantArguments {
+    /// The node.
+    #[command(flatten)]
+    pub node: WhichNode,
+    /// The GPU.
+    #[command(flatten)]
+    pub gpu: GpuChoice,
+    /// What it cares about: ls (latency-sensitive, keeps the tail latency that it has alone) or be (best-effort, takes
+    /// what is left).
+    #[arg(long, value_name = "ls|be", default_value = "be", value_parser = class)]
+    pub class: Class,
+    /// The GPU memory that all its processes together may hold, such as 12GiB. Default: no limit but the GPU's.
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub memory: Option<Bytes>,
+    /// The weight of its copies over PCIe against other tenants', 1 to 1024. Default: by class.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_WEIGHT)))]
+    pub pcie_weight: Option<u32>,
+    /// What it is called. Default: a name that the node makes up.
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub name: Option<String>,
+    /// How long it has between SIGTERM and SIGKILL when it is stopped.
+    #[arg(long, value_name = "TIME", default_value_t = partywall_node::shepherd::GRACE)]
+    pub grace: Nanos,
+    /// The program and its arguments, run as they are: no shell looks at them.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// `partywall up`.
+#[derive(Debug, Args)]
+pub struct UpArguments {
+    /// The node.
+    #[command(flatten)]
+    pub node: WhichNode,
+    /// The GPU.
+    #[command(flatten)]
+    pub gpu: GpuChoice,
+    /// The tenants; `partywall config --example` prints such a file.
+    #[arg(value_name = "partywall.toml")]
+    pub file: PathBuf,
+    /// Come back as soon as the tenants are started. `partywall logs`, `ps` and `stop` do the rest.
+    #[arg(long)]
+    pub detach: bool,
+    /// How long a tenant has between SIGTERM and SIGKILL when it is stopped.
+    #[arg(long, value_name = "TIME", default_value_t = partywall_node::shepherd::GRACE)]
+    pub grace: Nanos,
+}
+
+/// `partywall ps`.
+#[derive(Debug, Args)]
+pub struct PsArguments {
+    /// The node.
+    #[command(flatten)]
+    pub node: WhichNode,
+    /// Print as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partywall stop`.
+#[derive(Debug, Args)]
+pub struct StopArguments {
+    /// The node.
+    #[command(flatten)]
+    pub node: WhichNode,
+    /// Which tenants.
+    #[arg(value_name = "NAME", required_unless_present_any = ["all", "node_only"])]
+    pub names: Vec<String>,
+    /// All of them.
+    #[arg(long, conflicts_with = "names")]
+    pub all: bool,
+    /// None of them: end the node and leave them running, for a node that is started later.
+    #[arg(long, conflicts_with_all = ["names", "all"])]
+    pub node_only: bool,
+}
+
+/// `partywall restart`.
+#[derive(Debug, Args)]
+pub struct RestartArguments {
+    /// The node.
+    #[command(flatten)]
+    pub node: WhichNode,
+    /// Which tenants.
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    pub names: Vec<String>,
+    /// All of them.
+    #[arg(long, conflicts_with = "names")]
+    pub all: bool,
+}
+
+/// `partywall logs`.
+#[derive(Debug, Args)]
+pub struct LogsArguments {
+    /// The node.
+    #[command(flatten)]
+    pub node: WhichNode,
+    /// Which tenant.
+    #[arg(value_name = "NAME", value_parser = name)]
+    pub name: String,
+    /// Go on with what it writes, until it ends for good.
+    #[arg(short, long)]
+    pub follow: bool,
+}
+
+/// `partywall coverage`.
+#[derive(Debug, Args)]
+pub struct CoverageArguments {
+    /// The node.
+    #[command(flatten)]
+    pub node: WhichNode,
+    /// Which tenant.
+    #[arg(value_name = "NAME", value_parser = name)]
+    pub name: String,
+    /// Print everything that is known of the tenant's processes, as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partywall shepherd`.
+#[derive(Debug, Args)]
+pub struct ShepherdArguments {
+    /// The tenant's folder.
+    #[arg(long, value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Which run this is.
+    #[arg(long, value_name = "N")]
+    pub run: u32,
+}
+
+fn class(text: &str) -> Result<Class, String> {
+    match text {
+        "ls" | "latency-sensitive" => Ok(Class::LatencySensitive),
+        "be" | "best-effort" => Ok(Class::BestEffort),
+        _ => Err("write ls (latency-sensitive) or be (best-effort)".to_owned()),
+    }
+}
+
+fn memory(text: &str) -> Result<Bytes, String> {
+    match Bytes::from_str(text) {
+        Ok(Bytes::ZERO) => {
+            Err("a tenant without GPU memory cannot run; write a size such as 12GiB".to_owned())
+        }
+        bytes => bytes.map_err(|error| error.to_string()),
+    }
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let right = "use 1 to 63 lower-case letters, digits and hyphens, a letter or digit first and last";
+    is_tenant_name(text).then(|| text.to_owned()).ok_or_else(|| right.to_owned())
+}

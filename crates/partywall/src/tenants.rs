@@ -1,0 +1,115 @@
+//! `partywall node`, `run`, `up`, `ps`, `stop`, `restart` and `logs`: tenants, and the node that keeps them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use partywall_driver::soft::{SoftError, find_library};
+use partywall_node::client::Client;
+use partywall_node::error::Error;
+use partywall_node::folder::{Folder, TenantFolder};
+use partywall_node::launch::{Background, Launched, launch};
+use partywall_node::shepherd;
+
+use crate::cli::tenants::{ShepherdArguments, WhichNode};
+use crate::error::Failure;
+
+pub(crate) mod asked;
+pub(crate) mod node;
+pub(crate) mod run;
+pub(crate) mod up;
+
+/// The library that is preloaded into tenants.
+const SHIM: &str = "partywall_shim";
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Refused(message) => Self::input(message),
+            Error::NoNode { .. } => Self::machine(
+                error,
+                Some("`partywall up FILE` starts one with tenants, `partywall node` one without".to_owned()),
+            ),
+            // It has said why.
+            Error::NotLaunched { said: None } => Self::Exit { code: 1, message: None },
+            Error::Conversation { .. } => Self::NodeGone(error.to_string()),
+            error => Self::machine(error, None),
+        }
+    }
+}
+
+/// `partywall shepherd`.
+pub(crate) fn shepherd(arguments: &ShepherdArguments) -> Result<(), Failure> {
+    let folder = TenantFolder::at(&arguments.folder);
+    shepherd::keep(&folder, arguments.run)?;
+    Ok(())
+}
+
+/// The folder of the node that is meant.
+fn folder(which: &WhichNode) -> Result<Folder, Failure> {
+    let path = match (&which.dir, variable("PARTYWALL_DIR"), variable("XDG_RUNTIME_DIR")) {
+        (Some(dir), _, _) => dir.clone(),
+        (None, Some(dir), _) => PathBuf::from(dir),
+        (None, None, Some(runtime)) => PathBuf::from(runtime).join("partywall"),
+        (None, None, None) => {
+            let user = rustix::process::geteuid().as_raw();
+            std::env::temp_dir().join(format!("partywall-{user}"))
+        }
+    };
+    Ok(Folder::at(&path)?)
+}
+
+/// The library that stands between tenants and the GPU.
+fn shim() -> Result<PathBuf, Failure> {
+    let exe = std::env::current_exe().map_err(Failure::internal)?;
+    find_library(SHIM, &exe).map_err(|error| match error {
+        SoftError::NoLibrary { file, looked } => {
+            let looked: Vec<String> = looked.iter().map(|folder| folder.display().to_string()).collect();
+            let message =
+                format!("no tenant is started without {file}, which is in none of: {}", looked.join(", "));
+            let hint = "`cargo build` makes it beside the program, and an installed program has it in ../lib/partywall";
+            Failure::machine(message, Some(hint.to_owned()))
+        }
+        error => Failure::machine(error, None),
+    })
+}
+
+/// A conversation with the node of `folder`; one is started if there is none.
+fn connect_or_launch(folder: &Folder, background: Background) -> Result<(Client, Option<Launched>), Failure> {
+    match Client::connect(folder) {
+        Err(Error::NoNode { .. }) => {}
+        found => return Ok((found?, None)),
+    }
+    // Here, so that its absence is this command's failure, with a hint.
+    shim()?;
+    let exe = std::env::current_exe().map_err(Failure::internal)?;
+    let launched = launch(&exe, folder, background)?;
+    Ok((Client::connect(folder)?, Some(launched)))
+}
+
+/// Says something to people, on standard error.
+#[expect(clippy::print_stderr, reason = "what is said to people while something runs goes to standard error")]
+fn say(line: &str) {
+    eprintln!("partywall: {line}");
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the command line is the edge: where the node is and what tenants start with comes from here"
+)]
+fn variable(name: &str) -> Option<std::ffi::OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// This process's environment, and the names of what in it is not text.
+fn environment() -> (BTreeMap<String, String>, Vec<String>) {
+    let mut text = BTreeMap::new();
+    let mut other = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => drop(text.insert(name, value)),
+            (Ok(name), Err(_)) => other.push(name),
+            (Err(name), _) => other.push(name.to_string_lossy().into_owned()),
+        }
+    }
+    (text, other)
+}

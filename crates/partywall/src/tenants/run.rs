@@ -1,0 +1,87 @@
+//! `partywall run`: one command as a tenant, in this terminal.
+
+use std::process::Command;
+
+use partywall_node::client::Client;
+use partywall_node::control::{Reply, Request};
+use partywall_node::environment::PRELOAD;
+use partywall_node::error::Error;
+use partywall_node::folder::{Folder, TenantFolder};
+use partywall_node::launch::{Background, Launched, launch};
+use partywall_node::shepherd::{self, status::End};
+
+use super::{folder, shim, variable};
+use crate::cli::tenants::RunTenantArguments;
+use crate::error::Failure;
+
+/// Runs the command, and ends as it did.
+pub(crate) fn run(arguments: &RunTenantArguments) -> Result<(), Failure> {
+    let mut private = None;
+    let mut client = match Client::connect(&folder(&arguments.node)?) {
+        Err(Error::NoNode { .. }) => {
+            let node = Private::start()?;
+            let client = Client::connect(&node.folder)?;
+            private = Some(node);
+            client
+        }
+        found => found?,
+    };
+    let (folder, command) = attach(&mut client, arguments)?;
+    drop(client);
+    let spare = private.as_ref().map(|node| node.launched.pid());
+    let end = shepherd::attend(command, &folder, arguments.grace, spare)?;
+    if let Some(node) = private {
+        node.launched.end();
+    }
+    match end {
+        End::Code(0) => Ok(()),
+        End::NotStarted { code, error } => Err(Failure::Exit { code, message: Some(error) }),
+        // The command has said what there was to say.
+        end => Err(Failure::Exit { code: end.exit_code(), message: None }),
+    }
+}
+
+/// A node for this command alone. Its folder goes with it, also when this process is killed.
+struct Private {
+    folder: Folder,
+    launched: Launched,
+}
+
+impl Private {
+    fn start() -> Result<Self, Failure> {
+        // Here, so that its absence is this command's failure, with a hint.
+        shim()?;
+        let made = tempfile::Builder::new().prefix("partywall-run-").tempdir();
+        let made = made.map_err(|error| Failure::Write { path: std::env::temp_dir(), error })?;
+        let exe = std::env::current_exe().map_err(Failure::internal)?;
+        let folder = Folder::at(made.path())?;
+        let launched = launch(&exe, &folder, Background::Temporary)?;
+        // From here on the node removes it.
+        let _ = made.keep();
+        Ok(Self { folder, launched })
+    }
+}
+
+/// Makes a tenant of the command that is about to be started.
+fn attach(client: &mut Client, arguments: &RunTenantArguments) -> Result<(TenantFolder, Command), Failure> {
+    let shown = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let preload = variable(PRELOAD).map(|value| value.to_string_lossy().into_owned());
+    let reply = client.ask(&Request::Attach {
+        name: arguments.name.clone(),
+        class: arguments.class,
+        memory: arguments.memory,
+        weight: arguments.pcie_weight,
+        command: shown,
+        preload,
+        grace: arguments.grace,
+    })?;
+    let Reply::Attached { folder, variables, .. } = reply else {
+        return Err(client.unexpected(&reply).into());
+    };
+    let Some((program, rest)) = arguments.command.split_first() else {
+        return Err(Failure::input("there is no command"));
+    };
+    let mut command = Command::new(program);
+    command.args(rest).envs(variables);
+    Ok((TenantFolder::at(&folder), command))
+}
