@@ -21,6 +21,7 @@
     )
 )]
 
+mod clock;
 mod copies;
 mod coverage;
 #[cfg(not(test))]

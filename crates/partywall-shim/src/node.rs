@@ -29,8 +29,9 @@ use partywall_shim_api::page::{Mapped, Page};
 use partywall_shim_api::socket::{Received, Socket};
 use partywall_shim_api::{Error, VERSION, environment};
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::Timespec;
 
+use crate::clock::now_ns;
 use crate::coverage;
 use crate::memory;
 use crate::process::{page, set_page, variable};
@@ -411,10 +412,4 @@ fn pause(milliseconds: u32) {
     };
     // A signal may end it early, where they are not blocked; then the next look comes sooner.
     let _ = rustix::thread::nanosleep(&time);
-}
-
-/// CLOCK_MONOTONIC in nanoseconds, as pages have it.
-fn now_ns() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }

@@ -5,8 +5,9 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use super::driver::{Code, Driver, Event, Mark, Stream};
-use super::thread::{nap, now_ns};
+use super::thread::nap;
 use super::words::{gate_reached, write_progress};
+use crate::clock::now_ns;
 use crate::sys::{CUresult, CUstream};
 
 /// The legacy default stream and that of each thread, by their handles.

@@ -14,10 +14,11 @@ use std::thread::Builder;
 
 use partywall_shim_api::page::Page;
 use rustix::thread::futex;
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::Timespec;
 
 use super::copier::{Copier, Desk, View};
 use super::turns::Outlook;
+use crate::clock::now_ns;
 use crate::say::say;
 use crate::{node, process};
 
@@ -37,12 +38,6 @@ const STANDING_NS: u64 = 10_000_000;
 
 /// Stack of the thread: it does little.
 const STACK_BYTES: usize = 256 << 10;
-
-/// CLOCK_MONOTONIC in nanoseconds, as pages have it.
-pub(super) fn now_ns() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
-}
 
 /// Lets some microseconds pass.
 pub(super) fn nap() {
