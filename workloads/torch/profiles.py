@@ -7,8 +7,7 @@ Four phases, each with processes of its own, one after the other on the GPU:
   trace     the kernels of a graph replay: order, times, gaps, launch shapes (medians over several replays)
   scaling   latency of graph replays on fewer SMs, in a green context
   bytes     bytes that each kernel moved, from the GPU's counters through Nsight Compute, if that is there; in an eager
-            pass, because of a replayed graph it listed only some of the kernels (those that libraries launch through the
-            driver; none that the CUDA runtime launches: Nsight Compute with CUDA 13.0)
+            pass, whose kernels are those of the graph, one for one
 
 Tracing stays out of the processes whose latencies count, for it lengthens them. A result is written as soon as it is
 there, and what a file already has is not recorded again: a run that was cut short is continued by the same command.

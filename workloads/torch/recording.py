@@ -8,6 +8,8 @@ from pathlib import Path
 
 # Enough of a kernel's name to tell what it does; with all template arguments some have thousands of characters.
 NAME_MAX = 120
+# Of a name without namespaces: what is left of the longest ones once a trace has cut them.
+COMPARED = 100
 # Samples for a percentile to be shown: ten beyond it.
 LEAST_FOR_P50, LEAST_FOR_P99 = 20, 1_000
 
@@ -128,12 +130,11 @@ def at_markers(counted: list[dict]) -> list[list[dict]]:
 
 
 def base(name: str) -> str:
-    """A kernel's name without what two tools write in different ways: return type, template and call arguments."""
-    for prefix in ("void ", "static void "):
-        name = name.removeprefix(prefix)
-    # Names such as (anonymous namespace)::f are cut at what follows.
+    """A kernel's name without what two tools write in different ways: return type, namespaces (Nsight Compute leaves some
+    out), template and call arguments, and what the trace cuts off."""
+    # Names such as (anonymous namespace)::f would be cut at what follows.
     name = name.replace("(anonymous namespace)", "anonymous").replace("<unnamed>", "anonymous")
-    return name.split("<")[0].split("(")[0].strip()
+    return name.split("<")[0].split("(")[0].strip().split(" ")[-1].split("::")[-1][:COMPARED]
 
 
 def with_counts(kernels: list[dict], counted: list[dict]) -> int:
@@ -192,7 +193,8 @@ class Recording:
         if phase == "scaling":
             return any(point["sms"] == sms for point in self.network.get("scaling", []))
         if phase == "bytes":
-            return any(kernel.get("vram_bytes") is not None for kernel in self.network.get("kernels", []))
+            launched = [kernel for kernel in self.network.get("kernels", []) if kernel.get("grid")]
+            return bool(launched) and all(kernel.get("vram_bytes") is not None for kernel in launched)
         return {"solo": "graph_p50_ms", "trace": "kernels"}[phase] in self.network
 
     def add_scaling(self, point: dict) -> None:

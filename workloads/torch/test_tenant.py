@@ -409,6 +409,8 @@ class Recordings(unittest.TestCase):
             ("void at::native::f<4, at::g<c10::Half>, int>(int, float)", "void at::native::f<(int)4, at::g>(T1)"),
             ("void at::native::(anonymous namespace)::h<int>(int*)", "void at::native::<unnamed>::h<int>(T1 *)"),
             ("nvjet_sm90_hsh_64x32_64x16_4x2_h_bz_NNT", "nvjet_sm90_hsh_64x32_64x16_4x2_h_bz_NNT"),
+            ("void at::native::vectorized_elementwise_kernel<4, F>(int, F)", "void at::vectorized_elementwise_kernel<4, F>(int)"),
+            ("x" * recording.NAME_MAX, "x" * recording.NAME_MAX + "_kernel__5x_cudnn"),
         ]:
             self.assertEqual(recording.base(one), recording.base(other))
         self.assertNotEqual(recording.base("void a::f<int>(int)"), recording.base("void a::g<int>(int)"))
@@ -418,7 +420,7 @@ class Recordings(unittest.TestCase):
             one = recording.Recording(Path(folder), "resnet50", 8)
             self.assertFalse(any(one.has(phase) for phase in ("solo", "trace", "scaling", "bytes")))
             one.about = {"gpu": "a GPU"}
-            one.network |= {"graph_p50_ms": 1.5, "kernels": [{"name": "a", "vram_bytes": 7}, {"name": "b"}]}
+            one.network |= {"graph_p50_ms": 1.5, "kernels": [{"name": "a", "grid": [1, 1, 1], "vram_bytes": 7}, {"name": "b", "grid": None}]}
             one.add_scaling({"sms": 16, "p50_ms": 4.0})
             one.add_scaling({"sms": 66, "p50_ms": 2.0})
             one.add_scaling({"sms": 16, "p50_ms": 3.0})
