@@ -44,6 +44,32 @@ fn what_was_recorded_replaces_what_was_estimated() {
 }
 
 #[test]
+fn bytes_that_stay_in_l2_load_the_memory_system_in_part() {
+    let (gpu, params) = (chip("h200"), Params::default());
+    let kernel = program("resnet50-b1", "h200").kernels[0];
+    let moving = |vram: f64, l2: f64| {
+        let bytes = |part: f64| (part * gpu.bandwidth * kernel.work_ns) as u64;
+        let moved = kernel.that_moves(bytes(vram), Some(bytes(l2)), &gpu, &params);
+        (moved.traffic / gpu.bandwidth, moved.sensitivity)
+    };
+    for ((vram, l2), (traffic, sensitivity)) in [
+        ((0.0, 0.0), (0.0, 1.0)),
+        ((0.5, 0.5), (0.5, 0.5)),
+        ((0.0, 0.5), (0.5 * params.l2_weight, 0.5)),
+        ((0.2, 0.7), (0.2 + 0.5 * params.l2_weight, 0.3)),
+        // Less than what went to VRAM: some of it was no access of an SM.
+        ((0.5, 0.1), (0.5, 0.5)),
+        ((0.0, 9.0), (1.0, 0.0)),
+    ] {
+        let found = moving(vram, l2);
+        assert!(
+            (found.0 - traffic).abs() < 1e-3 && (found.1 - sensitivity).abs() < 1e-3,
+            "{vram} {l2}: {found:?}"
+        );
+    }
+}
+
+#[test]
 fn a_program_that_replays_otherwise_has_other_gaps_and_the_same_kernels() {
     let program = program("resnet50-b1", "h200");
     let launches = program.kernels.len() as f64;
