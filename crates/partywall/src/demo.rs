@@ -169,6 +169,7 @@ impl Named<'_> {
             objective: self.experiment.participants[0].workload.objective,
             cells: Vec::new(),
             unavailable: Vec::new(),
+            lost: Vec::new(),
         }
     }
 }

@@ -7,7 +7,8 @@ use partywall_core::units::SmCount;
 use partywall_core::wall::Wall;
 use partywall_measure::load::Load;
 use partywall_measure::record::{
-    CellKind, CellRecord, Processes, Quantiles, Record, Row, TenantRecord, TenantResult as Measured,
+    CellError, CellKind, CellRecord, ErrorKind, Processes, Quantiles, Record, Row, TenantRecord,
+    TenantResult as Measured,
 };
 use partywall_sim::experiment::{CellResult, TenantResult};
 use partywall_sim::metrics::Percentiles;
@@ -74,8 +75,9 @@ fn sources(record: &Record) -> Vec<String> {
         if let Some(error) = &cell.error {
             let who = cell.ls.as_deref().or(cell.be.as_deref()).unwrap_or("nobody");
             lines.push(format!(
-                "Not measured: {who} alone behind {} {}: {}",
-                cell.wall, cell.setting, error.message
+                "No figures of {who} alone, {}: {}",
+                format!("{} {}", cell.wall, cell.setting).trim_end(),
+                happened(error)
             ));
         }
     }
@@ -102,15 +104,15 @@ fn section(record: &Record, ls: &str, be: &str) -> Section {
         Cell::from(cell_result(Wall::Exclusive, vec![alone], None))
     });
     let mut cells: Vec<Cell> = exclusive.into_iter().collect();
-    let mut unavailable = Vec::new();
+    let mut lost = Vec::new();
     for row in of_pair {
         let corun = find(record, row, CellKind::Corun, Some(ls), Some(be));
         let nothing = corun.is_none_or(|cell| cell.results.is_empty());
         match (&row.error, nothing) {
             (Some(error), true) => {
-                let setting = setting(row);
-                let at = if setting.is_empty() { String::new() } else { format!("{setting}: ") };
-                unavailable.push((row.wall, format!("{at}{}", error.message)));
+                let wall = format!("{} {}", row.wall, setting(row));
+                let what = if error.kind == ErrorKind::Skipped { "not measured" } else { "no figures" };
+                lost.push((wall.trim_end().to_owned(), format!("{what}: {}", happened(error))));
             }
             _ => cells.push(cell(record, row, corun)),
         }
@@ -123,8 +125,16 @@ fn section(record: &Record, ls: &str, be: &str) -> Section {
         be: Some(1),
         objective: None,
         cells,
-        unavailable,
+        // What a machine does not have was skipped, and is lost with the reason.
+        unavailable: Vec::new(),
+        lost,
     }
+}
+
+/// What ended a cell, in a line: of a message of several the first, for frameworks go on with advice. The record has it all.
+fn happened(error: &CellError) -> String {
+    let line = error.message.lines().next().unwrap_or_default().trim();
+    if error.kind == ErrorKind::GpuFault { format!("the GPU failed {line}") } else { line.to_owned() }
 }
 
 /// A wall's setting as reports show it: one process is what has to be said, since tenants are processes.
@@ -155,7 +165,7 @@ fn cell(record: &Record, row: &Row, corun: Option<&CellRecord>) -> Cell {
         tenant(record, Class::BestEffort, be, result(be), part(None, Some(be)), be_solo, row.be_kept);
     let mut notes = Vec::new();
     if let Some(error) = &row.error {
-        notes.push(error.message.clone());
+        notes.push(happened(error));
     }
     if !row.throttled.is_empty() {
         notes.push(format!("throttled: {}", row.throttled.join(", ")));

@@ -106,6 +106,8 @@ pub(crate) struct Section {
     pub(crate) cells: Vec<Cell>,
     /// Walls that this GPU or these tenants cannot have, and why.
     pub(crate) unavailable: Vec<(Wall, String)>,
+    /// Walls, with their settings, that are here and have no figures, and what happened.
+    pub(crate) lost: Vec<(String, String)>,
 }
 
 /// One wall of a section.

@@ -1,6 +1,6 @@
 //! A small record made by hand, as a table and as a page.
 
-use partywall_measure::record::Record;
+use partywall_measure::record::{CellError, ErrorKind, Record};
 
 use super::report;
 
@@ -78,8 +78,51 @@ fn rows_become_walls_and_lost_cells_say_why() {
     ] {
         assert!(table.contains(wanted), "{wanted} is missing:\n{table}");
     }
-    assert!(table.contains("mps: not here. stream: its process died (signal 9)"), "{table}");
+    assert!(table.contains("mps: no figures: stream: its process died (signal 9)"), "{table}");
     assert!(!table.contains("simulated") && !table.contains("validated"), "{table}");
+}
+
+#[test]
+fn a_wall_that_lost_its_tenant_is_not_called_missing() {
+    let cases = [
+        (
+            ErrorKind::GpuFault,
+            "stream: CUDA error: device-side assert triggered\nFor debugging consider",
+            "mps: no figures: the GPU failed stream: CUDA error: device-side assert triggered",
+        ),
+        (
+            ErrorKind::Hung,
+            "stream was not ready after 60s",
+            "mps: no figures: stream was not ready after 60s",
+        ),
+        (ErrorKind::Skipped, "MPS is not installed", "mps: not measured: MPS is not installed"),
+    ];
+    for (kind, message, expected) in cases {
+        let mut record = record(false);
+        record.rows[1].error = Some(CellError::new(kind, message));
+        let report = report(&record);
+        let (table, page) = (report.table(100), report.html());
+        assert!(table.lines().any(|line| line == expected), "{table}");
+        let (wall, what) = expected.split_once(": ").unwrap();
+        assert!(page.contains(&format!("<code>{wall}</code>: {what}</li>")), "{expected} is not in the page");
+        for text in [&table, &page] {
+            let wrong = ["not here", "Not possible here", "For debugging"];
+            assert!(!wrong.iter().any(|wrong| text.contains(wrong)), "{expected}");
+        }
+    }
+}
+
+#[test]
+fn a_tenant_alone_and_a_cell_that_kept_figures_say_it_in_a_line_too() {
+    let mut record = record(false);
+    let error = CellError::new(ErrorKind::GpuFault, "stream: out of memory\nand more");
+    record.rows[0].error = Some(error.clone());
+    record.cells[0].error = Some(error);
+    let report = report(&record);
+    assert!(report.table(100).contains("the GPU failed stream"));
+    let page = report.html();
+    assert!(page.contains("No figures of reader alone, exclusive: the GPU failed stream: out of memory"));
+    assert!(!page.contains("and more"));
 }
 
 #[test]

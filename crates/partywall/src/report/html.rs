@@ -123,6 +123,10 @@ fn section(report: &Report, index: usize, section: &Section) -> Markup {
                 p { "Not possible here:" }
                 ul { @for (wall, why) in &section.unavailable { li { code { (wall) } ": " (why) } } }
             }
+            @if !section.lost.is_empty() {
+                p { "Without figures:" }
+                ul { @for (wall, what) in &section.lost { li { code { (wall) } ": " (what) } } }
+            }
         }
     }
 }

@@ -111,6 +111,9 @@ fn section(report: &Report, section: &Section, width: u16) -> Vec<String> {
     for (wall, why) in &section.unavailable {
         lines.extend(wrapped(&format!("{wall}: not here. {why}"), width));
     }
+    for (wall, what) in &section.lost {
+        lines.extend(wrapped(&format!("{wall}: {what}"), width));
+    }
     lines
 }
 

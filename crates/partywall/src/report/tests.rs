@@ -95,6 +95,7 @@ fn report() -> Report {
                 .map(super::Cell::from)
                 .into(),
             unavailable: vec![(Wall::Mig, "this part has no MIG".to_owned())],
+            lost: Vec::new(),
         }],
         errors: vec![WallError {
             wall: Wall::Mps,
@@ -250,6 +251,7 @@ fn texts_are_never_markup() {
     report.sections[0].description = nasty.to_owned();
     report.sections[0].title = nasty.to_owned();
     report.sections[0].unavailable[0].1 = nasty.to_owned();
+    report.sections[0].lost = vec![(nasty.to_owned(), nasty.to_owned())];
     for cell in &mut report.sections[0].cells {
         cell.result.tenants[0].name = "<script>".to_owned();
         cell.result.tenants[1].placed = "</svg><b>".to_owned();

@@ -65,6 +65,7 @@ fn real(end: Nanos) -> Report {
         objective: Some(Nanos::from_millis(5)),
         cells: Vec::new(),
         unavailable: Vec::new(),
+        lost: Vec::new(),
     };
     for wall in Wall::ALL {
         match experiment.cell(Cell { wall, copies: Policy::Fifo }, &solo) {
