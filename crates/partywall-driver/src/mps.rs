@@ -35,6 +35,9 @@ use crate::clock::wait_for;
 use crate::library::CudaVersion;
 use process::{Answer, Ended};
 
+/// With what the names of private directories begin; six letters or digits follow.
+pub const DIRECTORY_PREFIX: &str = "partywall-mps-";
+
 /// The control program's file name.
 pub const CONTROL: &str = "nvidia-cuda-mps-control";
 
@@ -188,7 +191,7 @@ impl MpsDaemon {
     pub fn start(options: &MpsOptions) -> Result<Self, MpsError> {
         let unmade = |error| MpsError::Directory { directory: options.temporary.clone(), error };
         let directory = tempfile::Builder::new()
-            .prefix("partywall-mps-")
+            .prefix(DIRECTORY_PREFIX)
             .tempdir_in(&options.temporary)
             .map_err(unmade)?;
         let pipe = directory.path().join("pipe");

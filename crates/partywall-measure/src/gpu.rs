@@ -15,6 +15,9 @@ use crate::plan::{Place, Setting};
 use crate::record::{Environment, GpuRecord, GpuSample, HostRecord};
 use crate::stage::{Machine, Mps, Split, sm_groups};
 
+/// With what the names of empty directories begin, where tenants look for an MPS daemon in vain.
+pub const EMPTY_PREFIX: &str = "partywall-no-mps-";
+
 /// A GPU of this machine.
 pub struct GpuMachine {
     survey: Survey,
@@ -224,7 +227,7 @@ impl Mps for NoDaemon {
 }
 
 fn empty_directory(temporary: &Path) -> std::io::Result<TempDir> {
-    tempfile::Builder::new().prefix("partywall-no-mps-").tempdir_in(temporary)
+    tempfile::Builder::new().prefix(EMPTY_PREFIX).tempdir_in(temporary)
 }
 
 #[cfg(test)]

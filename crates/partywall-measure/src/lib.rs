@@ -6,11 +6,13 @@
 //!   its tenants. [`tenant`]: tenants as child processes. [`gpu`]: the machine.
 //! - [`window`], [`statistics`], [`rows`]: from requests to percentiles, intervals and ratios.
 //! - [`record`] and [`compare`]: the file that a measurement leaves, and two of them against each other.
-//! - [`clock`] and [`lock`]: the edge, where time is read and a second measurement is kept out.
+//! - [`clock`], [`lock`] and [`leftovers`]: the edge, where time is read, a second measurement is kept out, and what a
+//!   killed one left is removed.
 
 pub mod clock;
 pub mod compare;
 pub mod gpu;
+pub mod leftovers;
 pub mod load;
 pub mod lock;
 pub mod method;

@@ -66,6 +66,11 @@ impl Lock {
         }
         Err(LockError::Held { holder: "several at once".to_owned() })
     }
+
+    /// The folder that it is in.
+    pub fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
+    }
 }
 
 impl Drop for Lock {

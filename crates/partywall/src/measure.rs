@@ -13,6 +13,7 @@ use partywall_driver::survey::{CudaSide, Gpu, Survey};
 use partywall_measure::clock;
 use partywall_measure::compare::compare;
 use partywall_measure::gpu::{GpuMachine, Rehearsal};
+use partywall_measure::leftovers;
 use partywall_measure::lock::{Lock, LockError};
 use partywall_measure::method::{self, Limits, Measured, Progress};
 use partywall_measure::plan::{EXAMPLE, Plan, Size, built_in};
@@ -54,6 +55,7 @@ fn measure(arguments: &MeasureArguments) -> Result<(), Failure> {
     }
     let interrupted = interruptions().map_err(Failure::internal)?;
     let lock = Lock::take(&temporary).map_err(busy)?;
+    leftovers::remove(&lock);
     let scratch = |error| Failure::Write { path: temporary.clone(), error };
     let (mut machine, environment): (Box<dyn Machine>, Environment) = match found {
         Some((survey, gpu, device)) => {
