@@ -120,13 +120,13 @@ mod tests {
 
     #[test]
     fn a_longer_name_is_another_directory() {
-        let path = Path::new("/tmp/partywall-mps-a");
+        let path = Path::new("/folder/partywall-mps-a");
         for (environment, expected) in [
-            ("X=1\0DIR=/tmp/partywall-mps-a\0", true),
-            ("DIR=/tmp/partywall-mps-a/pipe", true),
-            ("DIR=/tmp/partywall-mps-ab/pipe\0", false),
-            ("DIR=see /tmp/partywall-mps-a\0", false),
-            ("/tmp/partywall-mps-a\0\0", false),
+            ("X=1\0DIR=/folder/partywall-mps-a\0", true),
+            ("DIR=/folder/partywall-mps-a/pipe", true),
+            ("DIR=/folder/partywall-mps-ab/pipe\0", false),
+            ("DIR=see /folder/partywall-mps-a\0", false),
+            ("/folder/partywall-mps-a\0\0", false),
             ("", false),
         ] {
             assert_eq!(names(environment.as_bytes(), path), expected, "{environment}");

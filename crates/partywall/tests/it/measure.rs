@@ -85,6 +85,8 @@ fn a_rehearsal_goes_all_the_way() {
     let file = plan(&scratch, "");
     let wider = fs::read_to_string(&file).unwrap().replace(r#"walls = [{ wall = "time-slicing" }]"#, walls);
     fs::write(&file, wider).unwrap();
+    // Of one that was killed: it goes as well.
+    fs::create_dir_all(scratch.0.join("tmp/partywall-mps-killed/pipe")).unwrap();
     let output =
         measure(&scratch, &["--pretend", "--plan", &file, "--out", "out", "--name", "first", "--json"]);
     let record = json(&output);
