@@ -19,8 +19,8 @@ pub const COVERAGE: &str = "PARTYWALL_COVERAGE";
 /// function in the stream), or `off` (copies are passed through and only counted).
 pub const COPY_GATE: &str = "PARTYWALL_COPY_GATE";
 
-/// In how many streams the packets of one copy go: 2 (the default) or 1. For measurements.
-pub const COPY_LANES: &str = "PARTYWALL_COPY_LANES";
+/// Microseconds between two packets while a latency-sensitive neighbour has a copy on its way. Default: 20. For measurements.
+pub const COPY_PAUSE_US: &str = "PARTYWALL_COPY_PAUSE_US";
 
 /// Microseconds for which the copier looks without pause after something has happened. Default: 100. For measurements.
 pub const COPY_SPIN_US: &str = "PARTYWALL_COPY_SPIN_US";

@@ -40,6 +40,10 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"partywal");
 /// Ways of allocating that a page counts, in the order of `memory_ledger::AllocationPath::ALL`.
 pub const MEMORY_PATHS: usize = 10;
 
+/// Copies that go straight to the driver and can be announced at the same time, per direction. A copy beyond them is not
+/// announced: it may wait for the turn of a neighbour's packets, a millisecond.
+pub const ANNOUNCEMENTS: usize = 16;
+
 /// Who the page belongs to. Written by the node before the tenant gets the page, and never after.
 #[derive(Debug)]
 #[repr(C)]
@@ -87,6 +91,11 @@ pub struct NodeSide {
     /// The part of [`NodeSide::tenant_used_bytes`] that is not this process's. What it holds itself a process knows better
     /// than the node, which looks from time to time: it holds that plus this, and is told its free memory to the byte.
     pub others_used_bytes: AtomicU64,
+    /// 1 while packets are to go one by one, per direction: a latency-sensitive neighbour has a copy on its way, and the copy
+    /// engine changes hands only between packets that are not open at the same time.
+    pub one_by_one: [AtomicU32; 2],
+    /// 1 while neighbours have packets under way, per direction: copies that go straight to the driver are to be announced.
+    pub announce: [AtomicU32; 2],
 }
 
 /// Copies of one direction, as the shim counts them. All since the page was made.
@@ -143,7 +152,15 @@ pub struct ShimSide {
     pub covered_refused: AtomicU32,
     /// In nobody's list: the tenant is not guaranteed.
     pub covered_unknown: AtomicU32,
+    /// Copies that went straight to the driver and are not known to be through.
+    pub announced: Announced,
 }
+
+/// A word for each announced copy, per direction: 0 free, otherwise its size in KiB, 1 at least. The process takes a free
+/// word; the device itself frees it, by a stream memory operation behind the copy, so that nobody has to wait for that.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Announced(pub [[AtomicU32; ANNOUNCEMENTS]; 2]);
 
 /// How old [`NodeSide::heartbeat_ns`] may be: the node beats every 100 ms, and a busy machine may hold it up. Until a shim
 /// notices, copies beyond what was granted wait; so it should not be long either.

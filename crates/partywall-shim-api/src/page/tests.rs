@@ -4,8 +4,8 @@ use super::*;
 
 /// Whoever changes this changes [`VERSION`]: a shim of yesterday may be running inside a tenant.
 #[test]
-fn the_layout_is_that_of_version_1() {
-    assert_eq!(VERSION, 1);
+fn the_layout_is_that_of_version_2() {
+    assert_eq!(VERSION, 2);
     let at = [
         ("header", offset_of!(Page, header), 0),
         ("header.version", offset_of!(Page, header.version), 8),
@@ -18,17 +18,20 @@ fn the_layout_is_that_of_version_1() {
         ("node.grants", offset_of!(Page, node.grants), 112),
         ("node.asleep", offset_of!(Page, node.asleep), 116),
         ("node.others_used_bytes", offset_of!(Page, node.others_used_bytes), 120),
-        ("shim", offset_of!(Page, shim), 128),
-        ("shim.copies", offset_of!(Page, shim.0.copies), 144),
-        ("shim.launches", offset_of!(Page, shim.0.launches), 256),
-        ("shim.memory_by_path", offset_of!(Page, shim.0.memory_by_path), 288),
-        ("shim.refusals", offset_of!(Page, shim.0.refusals), 376),
-        ("shim.covered_unknown", offset_of!(Page, shim.0.covered_unknown), 396),
+        ("node.one_by_one", offset_of!(Page, node.one_by_one), 128),
+        ("node.announce", offset_of!(Page, node.announce), 136),
+        ("shim", offset_of!(Page, shim), 192),
+        ("shim.copies", offset_of!(Page, shim.0.copies), 208),
+        ("shim.launches", offset_of!(Page, shim.0.launches), 320),
+        ("shim.memory_by_path", offset_of!(Page, shim.0.memory_by_path), 352),
+        ("shim.refusals", offset_of!(Page, shim.0.refusals), 440),
+        ("shim.covered_unknown", offset_of!(Page, shim.0.covered_unknown), 460),
+        ("shim.announced", offset_of!(Page, shim.0.announced), 512),
     ];
     for (name, found, expected) in at {
         assert_eq!(found, expected, "{name}");
     }
-    assert_eq!(size_of::<Page>(), 448);
+    assert_eq!(size_of::<Page>(), 640);
 }
 
 #[test]
@@ -75,7 +78,7 @@ fn what_is_no_page_of_this_version_is_refused() {
     let (page, file) = Mapped::create(1, 1, 0).unwrap();
     page.header.version.store(VERSION + 1, Ordering::Relaxed);
     let message = Mapped::open(&file).unwrap_err().to_string();
-    assert!(message.contains("version 2") && message.contains("one version of Partywall"), "{message}");
+    assert!(message.contains("version 3") && message.contains("one version of Partywall"), "{message}");
     let short = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();
     let message = Mapped::open(&short).unwrap_err().to_string();
     assert!(message.contains("0 bytes") && message.contains("4096 bytes, sealed"), "{message}");
