@@ -3,7 +3,8 @@
 //! # Which way a copy goes
 //!
 //! Small copies, and all copies while nobody decides about them, go *straight* to the driver and are counted: that
-//! way costs two loads and two additions. Larger ones are *gated* (`submit`): cut into packets, each behind a gate in
+//! way costs three loads and two additions. Those of latency-sensitive tenants are announced while others have packets
+//! under way (`announce`). Larger ones are *gated* (`submit`): cut into packets, each behind a gate in
 //! the program's own stream, which the copier (`copier`, in a thread of its own) opens when the node has granted the
 //! bytes (`turns` decides which gate). From pageable memory they go through pinned buffers (`pageable`). Synchronous
 //! copies are gated copies that the caller waits for.
@@ -28,6 +29,7 @@ use crate::hooks::{Hook, hooks};
 use crate::process::variable;
 use crate::sys::{CUresult, CUstream};
 
+mod announce;
 mod copier;
 mod cuda;
 mod driver;
@@ -56,7 +58,6 @@ const SPIN_NS: u64 = 100_000;
 /// What copies of this process share. Leaked: threads use it to the end.
 struct Shared {
     desk: Desk,
-    two_lanes: bool,
     /// Pools by context and kind of gate. A context that is gone leaves its pool behind.
     pools: Mutex<Vec<(usize, u64, Gate, &'static Pool)>>,
 }
@@ -115,15 +116,14 @@ fn shared() -> Option<&'static Shared> {
     }
     let number =
         |name| variable(name).and_then(|value| value.to_str().and_then(|text| text.parse::<u64>().ok()));
-    let two_lanes = number(environment::COPY_LANES) != Some(1);
-    let mine =
-        Box::into_raw(Box::new(Shared { desk: Desk::new(), two_lanes, pools: Mutex::new(Vec::new()) }));
+    let mine = Box::into_raw(Box::new(Shared { desk: Desk::new(), pools: Mutex::new(Vec::new()) }));
     match SHARED.compare_exchange(std::ptr::null_mut(), mine, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
-            let spin_ns =
-                number(environment::COPY_SPIN_US).map_or(SPIN_NS, |spin| spin.saturating_mul(1_000));
+            let time = |name, default| number(name).map_or(default, |us: u64| us.saturating_mul(1_000));
+            let spin_ns = time(environment::COPY_SPIN_US, SPIN_NS);
+            let pause_ns = time(environment::COPY_PAUSE_US, turns::PAUSE_NS);
             let shared = there()?;
-            if !thread::start(&shared.desk, spin_ns) {
+            if !thread::start(&shared.desk, spin_ns, pause_ns) {
                 switch_off();
                 return None;
             }

@@ -10,15 +10,15 @@ use std::sync::{Mutex, PoisonError};
 use partywall_core::tenant::Class;
 use partywall_shim_api::page::{HEARTBEAT_LIMIT_NS, Page};
 
-use super::pool::{Helper, Pool};
-use super::turns::{Action, Cut, DIRECTIONS, Event, LANES, Outlook, Rule, Turns};
+use super::pool::Pool;
+use super::turns::{Action, Cut, DIRECTIONS, Event, Outlook, Rule, Turns};
 use super::words::Slot;
 
 /// What callers tell the copier.
 #[derive(Debug)]
 enum Message {
     Announce { id: u64, direction: usize, cut: Cut, counts: bool, slot: Slot },
-    Entrust { id: u64, slot: Slot, helper: Option<Helper>, pool: &'static Pool },
+    Entrust { id: u64, slot: Slot, pool: &'static Pool },
     Withdraw { id: u64 },
 }
 
@@ -64,8 +64,8 @@ impl Desk {
     }
 
     /// All of a copy is in its stream. What it used goes back once it is through.
-    pub(super) fn entrust(&self, id: u64, slot: Slot, helper: Option<Helper>, pool: &'static Pool) {
-        self.leave(Message::Entrust { id, slot, helper, pool });
+    pub(super) fn entrust(&self, id: u64, slot: Slot, pool: &'static Pool) {
+        self.leave(Message::Entrust { id, slot, pool });
     }
 
     /// A copy failed half-way.
@@ -104,11 +104,10 @@ pub(super) struct View<'a> {
 #[derive(Debug)]
 struct Watched {
     slot: Slot,
-    lanes: usize,
     /// Progress as last seen.
-    seen: [u64; LANES],
+    seen: u64,
     /// What is to be given back, once it is here.
-    back: Option<(Slot, Option<Helper>, &'static Pool)>,
+    back: Option<(Slot, &'static Pool)>,
     over: bool,
     cut: Cut,
 }
@@ -123,6 +122,7 @@ pub(super) struct Copier {
     page: (usize, u64),
     said: [super::turns::Counters; DIRECTIONS],
     granted: [u64; DIRECTIONS],
+    one_by_one: [bool; DIRECTIONS],
     messages: VecDeque<Message>,
     actions: Vec<Action>,
     /// When anything last happened.
@@ -131,14 +131,15 @@ pub(super) struct Copier {
 
 impl Copier {
     /// With nothing to do.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(pause_ns: u64) -> Self {
         Self {
-            turns: Turns::new(),
+            turns: Turns::new(pause_ns),
             watched: BTreeMap::new(),
             rule: Rule::Free,
             page: (0, 0),
             said: Default::default(),
             granted: [0; DIRECTIONS],
+            one_by_one: [false; DIRECTIONS],
             messages: VecDeque::new(),
             actions: Vec::new(),
             moved_at: 0,
@@ -158,16 +159,13 @@ impl Copier {
 
     /// Opens every gate that there is, without asking anybody, and keeps nothing: for after a defect of this library.
     pub(super) fn give_up(&mut self, desk: &Desk) {
-        let everything = |slot: &Slot, cut: &Cut| {
-            (0..cut.lanes).for_each(|lane| slot.open(lane, cut.in_lane(cut.packets(), lane)));
-        };
         for (_, watched) in std::mem::take(&mut self.watched) {
-            everything(&watched.slot, &watched.cut);
+            watched.slot.open(watched.cut.packets());
         }
         let messages = std::mem::take(&mut desk.inbox.lock().unwrap_or_else(PoisonError::into_inner).1);
         for message in self.messages.drain(..).chain(messages) {
             if let Message::Announce { cut, slot, .. } = message {
-                everything(&slot, &cut);
+                slot.open(cut.packets());
             }
         }
     }
@@ -211,6 +209,11 @@ impl Copier {
             self.step(now, Event::Rule(rule));
         }
         for direction in 0..DIRECTIONS {
+            let wanted = page.node.one_by_one[direction].load(Ordering::Relaxed) != 0;
+            if wanted != self.one_by_one[direction] {
+                self.one_by_one[direction] = wanted;
+                self.step(now, Event::OneByOne { direction, wanted });
+            }
             let bytes = page.node.granted[direction].load(Ordering::Acquire);
             if bytes != self.granted[direction] {
                 self.granted[direction] = bytes;
@@ -227,14 +230,12 @@ impl Copier {
         while let Some(message) = self.messages.pop_front() {
             match message {
                 Message::Announce { id, direction, cut, counts, slot } => {
-                    let seen = [0; LANES];
-                    self.watched
-                        .insert(id, Watched { slot, lanes: cut.lanes, seen, back: None, over: false, cut });
+                    self.watched.insert(id, Watched { slot, seen: 0, back: None, over: false, cut });
                     self.step(now, Event::Submit { id, direction, cut, counts });
                 }
-                Message::Entrust { id, slot, helper, pool } => {
+                Message::Entrust { id, slot, pool } => {
                     if let Some(watched) = self.watched.get_mut(&id) {
-                        watched.back = Some((slot, helper, pool));
+                        watched.back = Some((slot, pool));
                         self.give_back(id);
                     }
                 }
@@ -250,15 +251,12 @@ impl Copier {
 
     fn read_marks(&mut self, now: u64) {
         for (&id, watched) in &mut self.watched {
-            for lane in 0..watched.lanes {
-                let most = 1 + watched.cut.in_lane(watched.cut.packets(), lane);
-                // Words that somebody overwrote make a copy end early, never backwards.
-                let value = watched.slot.progress(lane).min(most);
-                if value > watched.seen[lane] {
-                    watched.seen[lane] = value;
-                    self.moved_at = now;
-                    self.turns.step(now, Event::Progress { id, lane, value }, &mut self.actions);
-                }
+            // Words that somebody overwrote make a copy end early, never backwards.
+            let value = watched.slot.progress().min(1 + watched.cut.packets());
+            if value > watched.seen {
+                watched.seen = value;
+                self.moved_at = now;
+                self.turns.step(now, Event::Progress { id, value }, &mut self.actions);
             }
         }
     }
@@ -267,9 +265,9 @@ impl Copier {
         let actions = std::mem::take(&mut self.actions);
         for &action in &actions {
             match action {
-                Action::Open { id, lane, packets } => {
+                Action::Open { id, packets } => {
                     if let Some(watched) = self.watched.get(&id) {
-                        watched.slot.open(lane, packets);
+                        watched.slot.open(packets);
                     }
                 }
                 Action::Finished { id } => {
@@ -278,7 +276,7 @@ impl Copier {
                     }
                     self.give_back(id);
                 }
-                // Words and second stream stay with what the device may still do to them.
+                // The words stay with what the device may still do to them.
                 Action::Dropped { id } => {
                     self.watched.remove(&id);
                 }
@@ -293,13 +291,8 @@ impl Copier {
         if self.watched.get(&id).is_none_or(|watched| !watched.over || watched.back.is_none()) {
             return;
         }
-        let Some(Watched { cut, back: Some((slot, helper, pool)), .. }) = self.watched.remove(&id) else {
-            return;
-        };
+        let Some(Watched { cut, back: Some((slot, pool)), .. }) = self.watched.remove(&id) else { return };
         pool.put_slot(slot.after(&cut));
-        if let Some(helper) = helper {
-            pool.put_helper(helper);
-        }
     }
 
     fn publish(&mut self, desk: &Desk, view: View<'_>) {

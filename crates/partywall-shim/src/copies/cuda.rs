@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use super::driver::{Code, Driver, Event, Mark, Stream};
+use super::driver::{Code, Driver, Mark, Stream};
 use super::thread::nap;
 use super::words::{gate_reached, write_progress};
 use crate::clock::now_ns;
@@ -15,8 +15,6 @@ pub(super) const LEGACY: Stream = 1;
 /// See [`LEGACY`].
 pub(super) const PER_THREAD: Stream = 2;
 
-const STREAM_NON_BLOCKING: c_uint = 1;
-const EVENT_DISABLE_TIMING: c_uint = 2;
 const HOST_PORTABLE: c_uint = 1;
 const HOST_MAPPED: c_uint = 2;
 const WAIT_VALUE_32: u32 = 1;
@@ -112,11 +110,6 @@ mod real {
         fn cuMemcpy3DAsync_v2(copy: *const Planes, stream: CUstream);
         fn cuStreamBatchMemOp_v2(stream: CUstream, count: c_uint, operations: *mut MemoryOperation, flags: c_uint);
         fn cuLaunchHostFunc(stream: CUstream, function: HostFunction, argument: *mut c_void);
-        fn cuEventCreate(event: *mut usize, flags: c_uint);
-        fn cuEventRecord(event: usize, stream: CUstream);
-        fn cuStreamWaitEvent(stream: CUstream, event: usize, flags: c_uint);
-        fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
-        fn cuStreamCreateWithPriority(stream: *mut usize, flags: c_uint, priority: c_int);
         fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint);
         fn cuMemHostGetDevicePointer_v2(device: *mut u64, address: *mut c_void, flags: c_uint);
         fn cuStreamQuery(stream: CUstream);
@@ -373,37 +366,6 @@ impl Driver for Cuda {
                 // SAFETY: as above.
                 unsafe { real::cuMemcpy3DAsync_v2(&planes, stream) }
             }
-        })
-    }
-
-    fn record(&self, event: Event, stream: Stream) -> Result<(), Code> {
-        // SAFETY: an event of `new_event` that is never destroyed; the driver checks the stream.
-        check(unsafe { real::cuEventRecord(event, handle(stream)) })
-    }
-
-    fn wait(&self, stream: Stream, event: Event) -> Result<(), Code> {
-        // SAFETY: as above.
-        check(unsafe { real::cuStreamWaitEvent(handle(stream), event, 0) })
-    }
-
-    /// Of the highest priority: such streams do not share a hardware queue with the program's ordinary ones.
-    fn new_stream(&self) -> Result<Stream, Code> {
-        apart(|| {
-            let (mut least, mut greatest, mut stream) = (0, 0, 0);
-            // SAFETY: the driver writes two numbers.
-            check(unsafe { real::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) })?;
-            // SAFETY: the driver writes a handle.
-            check(unsafe { real::cuStreamCreateWithPriority(&mut stream, STREAM_NON_BLOCKING, greatest) })?;
-            Ok(stream)
-        })
-    }
-
-    fn new_event(&self) -> Result<Event, Code> {
-        apart(|| {
-            let mut event = 0;
-            // SAFETY: the driver writes a handle.
-            check(unsafe { real::cuEventCreate(&mut event, EVENT_DISABLE_TIMING) })?;
-            Ok(event)
         })
     }
 

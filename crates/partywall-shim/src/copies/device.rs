@@ -2,13 +2,13 @@
 //! from a seed. It answers the [`Driver`] calls, runs a copier and plays the node, a step at a time.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 
 use partywall_shim_api::page::{HEARTBEAT_LIMIT_NS, Mapped};
 
 use super::copier::{Copier, Desk, View};
-use super::driver::{Code, Driver, Event, Mark, Stream};
+use super::driver::{Code, Driver, Mark, Stream};
 use super::pool::Pool;
 use super::submit::{Job, Place, submit};
 use super::turns::Outlook;
@@ -27,8 +27,8 @@ pub(super) struct Target {
 enum Op {
     Mark(Mark),
     Copy(Target, u64, u64),
-    Record(Event, u64),
-    Await(Event, u64),
+    /// Waits until something outside has happened.
+    Await(usize),
     /// Something of the program's: all copies that it put there before must be whole, none that came after begun.
     Probe(usize),
 }
@@ -40,10 +40,11 @@ pub(super) struct Habits {
     /// Copies of a direction go in the order in which the driver was asked for them, whatever their streams: what a
     /// hardware queue that streams share does.
     pub(super) one_queue: bool,
-    pub(super) two_lanes: bool,
     /// Bytes that the node lets be in flight.
     pub(super) window: u64,
     pub(super) packet: u64,
+    /// Whether the node wants packets one by one now and then.
+    pub(super) neighbours: bool,
     /// After how many steps the node dies.
     pub(super) node_dies: Option<u64>,
     /// The calls to the driver that fail: the first one and the one that does not any more.
@@ -56,9 +57,9 @@ impl Default for Habits {
         Self {
             seed: 1,
             one_queue: false,
-            two_lanes: true,
             window: 16,
             packet: 8,
+            neighbours: false,
             node_dies: None,
             fails: None,
             class: 0,
@@ -69,8 +70,7 @@ impl Default for Habits {
 pub(super) struct World {
     streams: BTreeMap<Stream, VecDeque<(u64, Op)>>,
     queues: [VecDeque<u64>; 2],
-    recorded: BTreeMap<Event, u64>,
-    reached: BTreeMap<Event, u64>,
+    reached: BTreeSet<usize>,
     asked: u64,
     calls: u64,
     chance: u64,
@@ -131,14 +131,8 @@ impl World {
                     *count += 1;
                 }
             }
-            Op::Record(event, version) => {
-                let reached = self.reached.entry(event).or_default();
-                *reached = (*reached).max(version);
-            }
-            Op::Await(event, version) if self.reached.get(&event).copied().unwrap_or(0) < version => {
-                return false;
-            }
-            Op::Await(..) => {}
+            Op::Await(what) if !self.reached.contains(&what) => return false,
+            Op::Await(_) => {}
             Op::Probe(copies) => {
                 for number in (0..self.bytes.len()).filter(|&number| self.homes[number] == stream) {
                     let expected = u8::from(number < copies);
@@ -176,6 +170,9 @@ impl World {
             }
             1 if alive => {
                 for direction in 0..2 {
+                    if self.habits.neighbours && self.draw(8) == 0 {
+                        self.page.node.one_by_one[direction].fetch_xor(1, Ordering::Relaxed);
+                    }
                     let side = &self.page.shim.copies[direction];
                     let (ready, done) =
                         (side.ready.load(Ordering::Relaxed), side.done.load(Ordering::Relaxed));
@@ -215,13 +212,12 @@ impl Model {
         let world = World {
             streams: BTreeMap::new(),
             queues: Default::default(),
-            recorded: BTreeMap::new(),
-            reached: BTreeMap::new(),
+            reached: BTreeSet::new(),
             asked: 0,
             calls: 0,
             chance: habits.seed,
             habits,
-            copier: Copier::new(),
+            copier: Copier::new(5_000),
             page,
             now: 1,
             steps: 0,
@@ -252,8 +248,7 @@ impl Model {
     }
 
     pub(super) fn place(&self, stream: Stream) -> Place<'_, Self> {
-        let two_lanes = self.world.borrow().habits.two_lanes;
-        Place { driver: self, pool: self.pool, desk: self.desk, stream, two_lanes }
+        Place { driver: self, pool: self.pool, desk: self.desk, stream }
     }
 
     /// The program copies.
@@ -275,14 +270,14 @@ impl Model {
         world.put(stream, Op::Probe(copies));
     }
 
-    /// A stream waits for an event that nobody has recorded.
-    pub(super) fn hold(&self, stream: Stream, event: Event) {
-        self.world.borrow_mut().put(stream, Op::Await(event, 1));
+    /// A stream waits for something that has not happened.
+    pub(super) fn hold(&self, stream: Stream, what: usize) {
+        self.world.borrow_mut().put(stream, Op::Await(what));
     }
 
-    /// The event is recorded.
-    pub(super) fn release(&self, event: Event) {
-        self.world.borrow_mut().reached.insert(event, 1);
+    /// It happens.
+    pub(super) fn release(&self, what: usize) {
+        self.world.borrow_mut().reached.insert(what);
     }
 
     fn call(&self, stream: Stream, op: Op) -> Result<(), Code> {
@@ -305,31 +300,6 @@ impl Driver for Model {
 
     fn copy(&self, stream: Stream, what: &Target, offset: u64, bytes: u64) -> Result<(), Code> {
         self.call(stream, Op::Copy(*what, offset, bytes))
-    }
-
-    fn record(&self, event: Event, stream: Stream) -> Result<(), Code> {
-        let version = {
-            let mut world = self.world.borrow_mut();
-            let version = world.recorded.entry(event).or_default();
-            *version += 1;
-            *version
-        };
-        self.call(stream, Op::Record(event, version))
-    }
-
-    fn wait(&self, stream: Stream, event: Event) -> Result<(), Code> {
-        let version = self.world.borrow().recorded.get(&event).copied().unwrap_or(0);
-        self.call(stream, Op::Await(event, version))
-    }
-
-    fn new_stream(&self) -> Result<Stream, Code> {
-        let mut world = self.world.borrow_mut();
-        world.asked += 1;
-        Ok(1_000 + world.asked as usize)
-    }
-
-    fn new_event(&self) -> Result<Event, Code> {
-        self.new_stream()
     }
 
     fn register(&self, address: usize, _: usize) -> Result<u64, Code> {

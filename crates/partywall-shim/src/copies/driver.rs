@@ -6,9 +6,6 @@ pub(super) type Code = crate::sys::CUresult;
 /// A stream's handle; 0, 1 and 2 are default streams.
 pub(super) type Stream = usize;
 
-/// An event's handle.
-pub(super) type Event = usize;
-
 /// Something that a stream does to a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
@@ -37,14 +34,6 @@ pub(super) trait Driver {
     fn marks(&self, stream: Stream, marks: &[Mark]) -> Result<(), Code>;
     /// Puts a copy of `bytes` from `offset` on into a stream.
     fn copy(&self, stream: Stream, what: &Self::What, offset: u64, bytes: u64) -> Result<(), Code>;
-    /// Puts an event into a stream.
-    fn record(&self, event: Event, stream: Stream) -> Result<(), Code>;
-    /// Makes what comes next in a stream wait for an event as it was last recorded.
-    fn wait(&self, stream: Stream, event: Event) -> Result<(), Code>;
-    /// A stream that waits for no other.
-    fn new_stream(&self) -> Result<Stream, Code>;
-    /// An event.
-    fn new_event(&self) -> Result<Event, Code>;
     /// Makes host memory known to the device. Returns where the device finds it.
     fn register(&self, address: usize, bytes: usize) -> Result<u64, Code>;
     /// What is wrong with a stream, if something is.

@@ -1,34 +1,26 @@
-//! What copies of one context borrow: slots of words, second streams, pinned buffers. All bounded, all kept for the
-//! next copy.
+//! What copies of one context borrow: slots of words and pinned buffers. All bounded, all kept for the next copy.
 //!
 //! Nothing here is given back to the driver: a context takes it along when it goes. Locks are held for a push or a
 //! pop only, never across a call into the driver.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::driver::{Code, Driver, Event, Stream};
+use partywall_shim_api::page::{PAGE_BYTES, Page};
+
+use super::driver::{Code, Driver};
 use super::words::{CHUNK_BYTES, SLOT_BYTES, Slot, memory};
+use crate::say::say;
 use crate::sys::CUresult;
 
 /// Copies of one context that may be in their streams at once: what comes on top goes straight to the driver. Four
 /// times what a queue of the driver was seen to hold (about a thousand commands, some of them ours).
 const MAX_SLOTS: usize = 4096;
 
-/// Second streams of one context. A copy that gets none is in one stream alone, and somewhat slower.
-const MAX_HELPERS: usize = 8;
-
 /// Pinned buffers per context and direction, for copies from or to memory that is not pinned.
 pub(super) const MAX_BUFFERS: usize = 4;
 
 /// Bytes of such a buffer.
 pub(super) const BUFFER_BYTES: usize = 512 << 10;
-
-/// A second stream and the event that ties it to the first one.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Helper {
-    pub(super) stream: Stream,
-    pub(super) event: Event,
-}
 
 /// A piece of pinned memory.
 #[derive(Debug)]
@@ -54,8 +46,9 @@ impl<T> Shelf<T> {
 #[derive(Debug)]
 pub(super) struct Pool {
     slots: Mutex<Shelf<Slot>>,
-    helpers: Mutex<Shelf<Helper>>,
     buffers: [Mutex<Shelf<Buffer>>; 2],
+    /// Pages that were given to the device: where they are, and where it finds them; none if it does not take them.
+    pages: Mutex<Vec<(usize, Option<u64>)>>,
 }
 
 fn locked<T>(shelf: &Mutex<Shelf<T>>) -> MutexGuard<'_, Shelf<T>> {
@@ -76,8 +69,8 @@ impl Pool {
     pub(super) const fn new() -> Self {
         Self {
             slots: Mutex::new(Shelf::new()),
-            helpers: Mutex::new(Shelf::new()),
             buffers: [Mutex::new(Shelf::new()), Mutex::new(Shelf::new())],
+            pages: Mutex::new(Vec::new()),
         }
     }
 
@@ -94,15 +87,6 @@ impl Pool {
         let slot = slots.pop();
         locked(&self.slots).free.append(&mut slots);
         slot
-    }
-
-    /// A second stream. None where all are in use, or the driver gives none.
-    pub(super) fn helper(&self, driver: &impl Driver) -> Option<Helper> {
-        let (helper, make) = take(&self.helpers, 1, MAX_HELPERS);
-        if !make {
-            return helper;
-        }
-        Some(Helper { stream: driver.new_stream().ok()?, event: driver.new_event().ok()? })
     }
 
     /// A pinned buffer. `Ok(None)`: all are in use.
@@ -123,18 +107,40 @@ impl Pool {
         }
     }
 
-    /// How many slots and helpers there are.
+    /// Where the device finds the page of this process. None where it does not: another context of the process may have it.
+    pub(super) fn page(&self, driver: &impl Driver, page: &'static Page) -> Option<u64> {
+        let address = std::ptr::from_ref(page).expose_provenance();
+        let known = |pages: &[(usize, Option<u64>)]| {
+            pages.iter().find(|known| known.0 == address).map(|known| known.1)
+        };
+        let lock = || self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = known(&lock()) {
+            return device;
+        }
+        // Of two threads that come here at once one is refused: the page belongs to the context already.
+        let device = driver.register(address, PAGE_BYTES).inspect_err(|code| {
+            say(&format!(
+                "small copies are not announced: the driver does not take the page (code {})",
+                code.0
+            ));
+        });
+        let device = device.ok();
+        let mut pages = lock();
+        match pages.iter_mut().find(|known| known.0 == address) {
+            Some(known) => known.1 = known.1.or(device),
+            None => pages.push((address, device)),
+        }
+        known(&pages).flatten()
+    }
+
+    /// How many slots there are.
     #[cfg(test)]
-    pub(super) fn made(&self) -> (usize, usize) {
-        (locked(&self.slots).made, locked(&self.helpers).made)
+    pub(super) fn made(&self) -> usize {
+        locked(&self.slots).made
     }
 
     pub(super) fn put_slot(&self, slot: Slot) {
         locked(&self.slots).free.push(slot);
-    }
-
-    pub(super) fn put_helper(&self, helper: Helper) {
-        locked(&self.helpers).free.push(helper);
     }
 
     /// A buffer is not used again; another one may be made.

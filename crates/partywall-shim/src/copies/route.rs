@@ -4,10 +4,10 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use super::cuda::{self, Cuda, Gate, Kind, MEMORY_HOST, MEMORY_UNIFIED, Planes, Rows, What};
+use super::cuda::{self, Cuda, Kind, MEMORY_HOST, MEMORY_UNIFIED, Planes, Rows, What};
 use super::driver::Stream;
 use super::submit::{Job, Place, submit};
-use super::{gate, pageable, shared};
+use super::{announce, gate, pageable, shared};
 use crate::node;
 use crate::process::page;
 use crate::sys::CUresult;
@@ -66,10 +66,9 @@ fn gated(request: &Request, stream: Stream, blocks: bool) -> Option<CUresult> {
     }
     let shared = shared()?;
     let driver = Cuda { gate };
-    let two_lanes = shared.two_lanes && gate == Gate::MemoryOperations;
     // A node that sleeps wakes up while the packets are put into the stream, at the same time as the copier.
     node::ring();
-    let place = Place { driver: &driver, pool: shared.pool(gate)?, desk: &shared.desk, stream, two_lanes };
+    let place = Place { driver: &driver, pool: shared.pool(gate)?, desk: &shared.desk, stream };
     if !pinned {
         // SAFETY: the program vouches for its memory as it does towards the driver.
         return match unsafe { pageable::copy(place, what, request.bytes, packet()) } {
@@ -103,6 +102,9 @@ fn route(
         return result;
     }
     count(direction, bytes);
+    if page().node.announce[direction].load(Ordering::Relaxed) != 0 {
+        return announce::straight(direction, bytes, stream, blocks, pass);
+    }
     pass()
 }
 

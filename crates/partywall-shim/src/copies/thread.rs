@@ -46,7 +46,7 @@ pub(super) fn nap() {
 }
 
 /// Starts the thread, with every signal blocked: signals are for the program's own threads. False: there is none.
-pub(super) fn start(desk: &'static Desk, spin_ns: u64) -> bool {
+pub(super) fn start(desk: &'static Desk, spin_ns: u64, pause_ns: u64) -> bool {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `sigfillset` initialises the first set, `pthread_sigmask` the second.
@@ -55,7 +55,7 @@ pub(super) fn start(desk: &'static Desk, spin_ns: u64) -> bool {
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
     let thread = Builder::new().name("partywall-copy".to_owned()).stack_size(STACK_BYTES);
-    let started = thread.spawn(move || serve(desk, spin_ns));
+    let started = thread.spawn(move || serve(desk, spin_ns, pause_ns));
     // SAFETY: the set that the call above has written.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
     if let Err(error) = &started {
@@ -64,8 +64,8 @@ pub(super) fn start(desk: &'static Desk, spin_ns: u64) -> bool {
     started.is_ok()
 }
 
-fn serve(desk: &'static Desk, spin_ns: u64) {
-    let mut copier = Copier::new();
+fn serve(desk: &'static Desk, spin_ns: u64, pause_ns: u64) {
+    let mut copier = Copier::new(pause_ns);
     let (mut connected, mut asked_at) = (false, 0);
     loop {
         let now = now_ns();

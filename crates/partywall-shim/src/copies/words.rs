@@ -1,9 +1,8 @@
 //! Words of host memory that the device and the copier signal each other with.
 //!
-//! A *slot* serves one copy at a time and has, per lane, a word that the device writes (how far it has got) and one
-//! that it waits at (how far it may go). Both only ever grow, cyclically, from copy to copy, so a slot can be used
-//! again as soon as the device has written its last mark: what waits is always further on than what was opened
-//! before.
+//! A *slot* serves one copy at a time and has a word that the device writes (how far it has got) and one that it waits
+//! at (how far it may go). From copy to copy both only ever grow, cyclically, so a slot can be used again as soon as the
+//! device has written its last mark: what waits is always further on than what was opened before.
 //!
 //! The memory is ours, never unmapped, and only registered with a context: when the context goes, late stores of the
 //! host still hit memory. It is not inherited by forked children, whose writes would otherwise move pages under the
@@ -14,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-use super::turns::{Cut, LANES};
+use super::turns::Cut;
 
 /// Bytes registered at a time.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
@@ -29,7 +28,7 @@ pub(super) struct Words {
 
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct Line([AtomicU32; LANES]);
+struct Line(AtomicU32);
 
 /// Bytes of a slot.
 pub(super) const SLOT_BYTES: usize = size_of::<Words>();
@@ -54,8 +53,8 @@ pub(super) struct Slot {
     words: &'static Words,
     /// Where the device finds them.
     device: u64,
-    /// What the words of each lane count from.
-    base: [u32; LANES],
+    /// What the words count from.
+    base: u32,
 }
 
 impl Slot {
@@ -70,23 +69,23 @@ impl Slot {
             // SAFETY: `at` is within the memory and keeps its alignment; zeros are words; words are atomics, so that
             // the device writes at the same time is no data race; the memory stays.
             let words = unsafe { memory.add(at).cast::<Words>().as_ref() };
-            Self { words, device: device + at as u64, base: [0; LANES] }
+            Self { words, device: device + at as u64, base: 0 }
         })
     }
 
-    /// Where the device writes how far it is in a lane.
-    pub(super) fn progress_address(&self, lane: usize) -> u64 {
-        self.device + (lane * size_of::<AtomicU32>()) as u64
+    /// Where the device writes how far it is.
+    pub(super) fn progress_address(&self) -> u64 {
+        self.device
     }
 
-    /// Where the device waits in a lane.
-    pub(super) fn gate_address(&self, lane: usize) -> u64 {
-        self.progress_address(lane) + size_of::<Line>() as u64
+    /// Where the device waits.
+    pub(super) fn gate_address(&self) -> u64 {
+        self.device + size_of::<Line>() as u64
     }
 
     /// The value of a word that stands for `count`.
-    pub(super) fn value(&self, lane: usize, count: u64) -> u32 {
-        self.base[lane].wrapping_add(count as u32)
+    pub(super) fn value(&self, count: u64) -> u32 {
+        self.base.wrapping_add(count as u32)
     }
 
     /// The words, for who has no slot any more.
@@ -94,23 +93,21 @@ impl Slot {
         self.words
     }
 
-    /// How far the device is in a lane: see `turns` on progress. What it writes is visible before.
-    pub(super) fn progress(&self, lane: usize) -> u64 {
-        let passed = self.words.progress.0[lane].load(Ordering::Acquire).wrapping_sub(self.base[lane]);
+    /// How far the device is: see `turns` on progress. What it writes is visible before.
+    pub(super) fn progress(&self) -> u64 {
+        let passed = self.words.progress.0.load(Ordering::Acquire).wrapping_sub(self.base);
         // Less than the base cannot be, except for words that somebody has overwritten.
         u64::from(if passed > u32::MAX / 2 { 0 } else { passed })
     }
 
-    /// Opens the gates of so many packets of a lane.
-    pub(super) fn open(&self, lane: usize, packets: u64) {
-        self.words.gate.0[lane].store(self.value(lane, packets), Ordering::Release);
+    /// Opens the gates of so many packets, and shuts those after them that the device has not reached.
+    pub(super) fn open(&self, packets: u64) {
+        self.words.gate.0.store(self.value(packets), Ordering::Release);
     }
 
     /// For the next copy.
     pub(super) fn after(mut self, cut: &Cut) -> Self {
-        for lane in 0..cut.lanes {
-            self.base[lane] = self.value(lane, 1 + cut.in_lane(cut.packets(), lane));
-        }
+        self.base = self.value(1 + cut.packets());
         self
     }
 }
@@ -119,30 +116,23 @@ impl Slot {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ticket {
     words: &'static Words,
-    last: [u32; LANES],
-    lanes: usize,
+    last: u32,
 }
 
 impl Ticket {
     /// Of a copy that is about to use a slot.
     pub(super) fn new(slot: &Slot, cut: &Cut) -> Self {
-        let last = std::array::from_fn(|lane| {
-            if lane < cut.lanes { slot.value(lane, 1 + cut.in_lane(cut.packets(), lane)) } else { 0 }
-        });
-        Self { words: slot.words(), last, lanes: cut.lanes }
+        Self { words: slot.words(), last: slot.value(1 + cut.packets()) }
     }
 
     /// Whether it is. What the device wrote is visible then.
     pub(super) fn is_over(&self) -> bool {
-        (0..self.lanes).all(|lane| {
-            let word = self.words.progress.0[lane].load(Ordering::Acquire);
-            word.wrapping_sub(self.last[lane]) <= u32::MAX / 2
-        })
+        self.words.progress.0.load(Ordering::Acquire).wrapping_sub(self.last) <= u32::MAX / 2
     }
 
     /// A number that changes with each packet.
     pub(super) fn trace(&self) -> u32 {
-        self.words.progress.0.iter().fold(0, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)))
+        self.words.progress.0.load(Ordering::Relaxed)
     }
 }
 

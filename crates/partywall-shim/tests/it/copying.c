@@ -258,6 +258,8 @@ static void held(void) {
     *word = 0;
     CALL(cuMemHostGetDevicePointer_v2, (device *, void *, unsigned), &on_word, word, 0);
     CALL(cuStreamWaitValue32_v2, (handle, device, uint32_t, unsigned), waits, on_word, 1, 0);
+    for (int small = 0; small < 3; small++)
+        CALL(cuMemcpyHtoDAsync_v2, (device, const void *, size_t, handle), memory, from, 4096, waits);
     CALL(cuMemcpyHtoDAsync_v2, (device, const void *, size_t, handle), memory, from, bytes, waits);
     CALL(cuMemcpyHtoDAsync_v2, (device, const void *, size_t, handle), other, from, LARGEST, free_one);
     CALL(cuMemcpyDtoHAsync_v2, (void *, device, size_t, handle), to, other, LARGEST, free_one);

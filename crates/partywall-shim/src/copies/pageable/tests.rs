@@ -3,7 +3,7 @@ use std::ptr;
 
 use super::*;
 use crate::copies::copier::Desk;
-use crate::copies::driver::{Event, Mark, Stream};
+use crate::copies::driver::{Mark, Stream};
 use crate::copies::pool::Pool;
 use crate::copies::words::write_progress;
 use crate::sys::CUresult;
@@ -45,22 +45,6 @@ impl Driver for AtOnce {
         Ok(())
     }
 
-    fn record(&self, _: Event, _: Stream) -> Result<(), Code> {
-        Ok(())
-    }
-
-    fn wait(&self, _: Stream, _: Event) -> Result<(), Code> {
-        Ok(())
-    }
-
-    fn new_stream(&self) -> Result<Stream, Code> {
-        Ok(7)
-    }
-
-    fn new_event(&self) -> Result<Event, Code> {
-        Ok(7)
-    }
-
     fn register(&self, address: usize, _: usize) -> Result<u64, Code> {
         if self.no_pinned_memory { Err(CUresult::OUT_OF_MEMORY) } else { Ok(address as u64) }
     }
@@ -82,7 +66,7 @@ impl Driver for AtOnce {
 
 fn check(driver: &AtOnce, pool: &'static Pool, bytes: usize, packet: u64) -> Result<bool, Code> {
     let desk = Desk::new();
-    let place = Place { driver, pool, desk: &desk, stream: 1, two_lanes: true };
+    let place = Place { driver, pool, desk: &desk, stream: 1 };
     let source: Vec<u8> = (0..bytes).map(|index| (index % 251) as u8).collect();
     let (mut device, mut back) = (vec![0_u8; bytes], vec![0_u8; bytes]);
     let at = device.as_mut_ptr().expose_provenance() as u64;

@@ -1,0 +1,89 @@
+//! Says that a copy which goes straight to the driver is on its way, so that neighbours make room for it.
+//!
+//! # Problem
+//!
+//! The device gives the copy engine to another process when the one that has it runs out of work there, or after a
+//! millisecond. A neighbour whose gates are opened ahead never runs out: a small copy of 10 us then takes up to a
+//! millisecond, however small the neighbour's packets are (H200, November 2026).
+//!
+//! # Approach
+//!
+//! Before the call a word of the page says that a copy is on its way. The node sees it within a microsecond or two, and has the
+//! neighbours' packets go one by one until it is through: the copy waits for one packet at most. The device itself takes
+//! the word back, by a write behind the copy in its stream; no thread waits for it. While nobody else copies, the node
+//! asks for no announcements, and nothing of this happens.
+//!
+//! A copy that stands behind a kernel in its stream is announced for as long as that takes: neighbours then have about two thirds
+//! of their rate. After half a second the node no longer counts it.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use partywall_shim_api::page::{ANNOUNCEMENTS, Page};
+
+use super::cuda::{self, Cuda, Gate};
+use super::driver::{Driver as _, Mark, Stream};
+use super::{gate, shared};
+use crate::node;
+use crate::process::page;
+use crate::sys::CUresult;
+
+/// Where the search for a free word begins: a word is used again as late as possible, so that the node, which looks from
+/// time to time, does not take two copies for one.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// Has a copy go straight to the driver, announced if that is possible.
+#[cold]
+pub(super) fn straight(
+    direction: usize,
+    bytes: usize,
+    stream: Stream,
+    blocks: bool,
+    pass: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let page = page();
+    let Some(word) = announce(page, direction, bytes) else { return pass() };
+    let take_back = || word.store(0, Ordering::Release);
+    if blocks {
+        let result = pass();
+        take_back();
+        return result;
+    }
+    // The driver is asked after the announcement: neighbours make room in the meantime. In a stream under capture nothing
+    // is copied now.
+    let device = if cuda::runs(stream) { address(page, word) } else { None };
+    let Some(address) = device else {
+        take_back();
+        return pass();
+    };
+    let (result, driver) = (pass(), Cuda { gate: Gate::MemoryOperations });
+    let write = Mark::Write { address, value: 0 };
+    if result != CUresult::SUCCESS || driver.marks(stream, &[write]).is_err() {
+        take_back();
+    }
+    result
+}
+
+/// Takes a word of the page.
+fn announce(page: &'static Page, direction: usize, bytes: usize) -> Option<&'static AtomicU32> {
+    if gate()? != Gate::MemoryOperations {
+        return None;
+    }
+    let words = &page.shim.announced.0[direction];
+    let (first, kib) =
+        (NEXT.fetch_add(1, Ordering::Relaxed), (bytes >> 10).clamp(1, u32::MAX as usize) as u32);
+    let word = (0..ANNOUNCEMENTS)
+        .map(|step| &words[(first + step) % ANNOUNCEMENTS])
+        .find(|word| word.compare_exchange(0, kib, Ordering::AcqRel, Ordering::Relaxed).is_ok())?;
+    Page::fence();
+    if page.node.asleep.load(Ordering::Relaxed) != 0 {
+        node::ring();
+    }
+    Some(word)
+}
+
+/// Where the device finds a word of the page.
+fn address(page: &'static Page, word: &AtomicU32) -> Option<u64> {
+    let driver = Cuda { gate: Gate::MemoryOperations };
+    let device = shared()?.pool(driver.gate)?.page(&driver, page)?;
+    Some(device + (std::ptr::from_ref(word).addr() - std::ptr::from_ref(page).addr()) as u64)
+}
