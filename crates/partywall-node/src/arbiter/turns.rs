@@ -94,7 +94,8 @@ pub struct Turns {
     tenants: Vec<Option<Tenant>>,
     processes: BTreeMap<ProcessId, Process>,
     actions: Vec<Action>,
-    flights: usize,
+    /// Packets in flight, per direction.
+    flights: [usize; 2],
     /// No packet's time is over before this.
     next_late: Nanos,
 }
@@ -154,7 +155,7 @@ impl Turns {
             tenants: Vec::new(),
             processes: BTreeMap::new(),
             actions: Vec::new(),
-            flights: 0,
+            flights: [0; 2],
             next_late: Nanos::MAX,
         })
     }
@@ -320,18 +321,29 @@ impl Turns {
     }
 
     /// Whether packets are in flight: there is something to watch. What is ready and not late is then in flight or behind it.
-    pub const fn is_busy(&self) -> bool {
-        self.flights > 0
+    pub fn is_busy(&self) -> bool {
+        self.flights != [0; 2]
+    }
+
+    /// Whether packets are in flight in a direction.
+    pub const fn is_under_way(&self, direction: Direction) -> bool {
+        self.flights[direction as usize] > 0
     }
 
     /// When [`Turns::expire`] is due, or earlier.
     pub fn deadline(&self) -> Option<Nanos> {
-        (self.flights > 0).then_some(self.next_late)
+        self.is_busy().then_some(self.next_late)
     }
 
     /// How often a process was late.
     pub fn late_count(&self, process: ProcessId) -> u64 {
         self.processes.get(&process).map_or(0, |state| state.late_count)
+    }
+
+    /// A tenant's class.
+    pub fn class(&self, id: TenantId) -> Option<Class> {
+        let tenant = self.tenants.get(self.lane_of(id)?)?;
+        tenant.as_ref().map(|tenant| tenant.class)
     }
 
     fn lane_of(&self, id: TenantId) -> Option<usize> {
@@ -383,7 +395,7 @@ impl Turns {
         direction: Direction,
         grants: &mut Vec<Grant>,
     ) {
-        self.flights -= 1;
+        self.flights[direction as usize] -= 1;
         let (tenant, id) = (TenantId(lane as u32), CopyId(process.0));
         self.scheduler.step(now, Event::PacketDone { tenant, id, direction }, &mut self.actions);
         self.apply(now, grants);
@@ -408,7 +420,7 @@ impl Turns {
         bytes: Bytes,
         grants: &mut Vec<Grant>,
     ) {
-        self.flights += 1;
+        self.flights[direction as usize] += 1;
         let process = ProcessId(id.0);
         let mut patience = PATIENCE;
         if let Some(tenant) = &mut self.tenants[lane.index()] {

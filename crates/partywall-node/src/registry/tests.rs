@@ -220,7 +220,7 @@ fn a_process_is_let_in_and_told_what_it_needs() {
     assert_eq!(shim.page.header.class.load(Ordering::Relaxed), 1);
     assert_eq!(node.quota_bytes.load(Ordering::Relaxed), 1000 * MIB);
     assert_eq!((node.weight.load(Ordering::Relaxed), node.copies_decided.load(Ordering::Relaxed)), (4, 1));
-    assert_eq!(node.packet_bytes.load(Ordering::Relaxed), 512 << 10);
+    assert_eq!(node.packet_bytes.load(Ordering::Relaxed), crate::arbiter::PACKET.0);
     assert_eq!(node.direct_max_bytes.each_ref().map(|one| one.load(Ordering::Relaxed)), [64 << 10; 2]);
     let first = node.heartbeat_ns.load(Ordering::Relaxed);
     wait("a heartbeat", || node.heartbeat_ns.load(Ordering::Relaxed) > first);
@@ -245,7 +245,7 @@ fn who_does_not_belong_is_told_why() {
     });
     let cases = [
         (Token::from_bytes([9; 16]), VERSION, "no tenant has this token"),
-        (token, VERSION + 1, "speaks version 2, the node version 1; start the tenant again"),
+        (token, VERSION + 1, "speaks version 3, the node version 2; start the tenant again"),
     ];
     for (token, version, says) in cases {
         let text = Shim::join(&bench.socket(), token, version, 0).err().unwrap();

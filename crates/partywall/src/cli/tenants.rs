@@ -36,7 +36,7 @@ pub struct NodeArguments {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     pub http: SocketAddr,
     /// How copies between host and device take turns, where the defaults do not fit: `off`, or parts of
-    /// `packet=512KiB,in-flight=2,direct-ls=256KiB,direct-be=64KiB,min-charge=64KiB` (docs/copies.md).
+    /// `packet=1536KiB,in-flight=2,direct-ls=16MiB,direct-be=64KiB,min-charge=64KiB` (docs/copies.md).
     #[arg(long, value_name = "PARTS")]
     pub copies: Option<CopyOptions>,
     /// End when standard input is closed: whoever started the node is gone.
