@@ -346,7 +346,7 @@ pub struct CompareArguments {
 /// `partywall tenant`.
 #[derive(Debug, Args)]
 pub struct TenantArguments {
-    /// The tenants: `[TAG=]NAME[:ls|:be][,size=BYTES]`.
+    /// The tenants: `[TAG=]NAME[:ls|:be][,size=BYTES][,awake]`.
     #[arg(required = true, value_name = "TENANT")]
     pub tenants: Vec<String>,
     /// Streams have the priority of their tenant's class.

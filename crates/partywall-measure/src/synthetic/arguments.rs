@@ -1,4 +1,4 @@
-//! What `partywall tenant` is asked to host: `[TAG=]NAME[:CLASS][,size=BYTES]`, one for each tenant, and how the
+//! What `partywall tenant` is asked to host: `[TAG=]NAME[:CLASS][,size=BYTES][,awake]`, one for each tenant, and how the
 //! tenants of one process share the GPU.
 
 use std::str::FromStr;
@@ -27,6 +27,8 @@ pub struct TenantSpec {
     pub class: Class,
     /// Replaces the built-in's own size of a buffer or a copy.
     pub size: Option<Bytes>,
+    /// Whether its host looks at the clock all the time between requests, as a service that polls does.
+    pub awake: bool,
 }
 
 /// What a tenant does.
@@ -127,14 +129,21 @@ impl FromStr for TenantSpec {
             Kind::Builtin(builtin) => builtin.class,
             Kind::Pretend => Class::LatencySensitive,
         });
-        let mut size = None;
+        let (mut size, mut awake) = (None, false);
         for part in parts {
+            if part == "awake" {
+                awake = true;
+                continue;
+            }
             let value = part.strip_prefix("size=").and_then(|value| value.parse::<Bytes>().ok());
             match value {
                 Some(value) if value > Bytes::ZERO && kind.has_size() => size = Some(value),
                 _ => {
-                    let help =
-                        if kind.has_size() { "write size=BYTES, such as size=512MiB" } else { "it has none" };
+                    let help = if kind.has_size() {
+                        "write size=BYTES, such as size=512MiB, or awake"
+                    } else {
+                        "write awake"
+                    };
                     return Err(ArgumentsError::Option { option: quoted(part), name: name.to_owned(), help });
                 }
             }
@@ -144,7 +153,7 @@ impl FromStr for TenantSpec {
         if tag.is_empty() || tag.len() > TAG_MAX || !tag.chars().all(allowed) {
             return Err(ArgumentsError::Tag(quoted(tag)));
         }
-        Ok(Self { tag: tag.to_owned(), kind, class, size })
+        Ok(Self { tag: tag.to_owned(), kind, class, size, awake })
     }
 }
 
@@ -213,6 +222,11 @@ mod tests {
         );
         assert_eq!(full.kind, Kind::Builtin(find("vram-read", Some(Class::BestEffort)).unwrap()));
         assert_eq!(spec("compute:ls").unwrap().class, Class::LatencySensitive);
+        assert!(
+            !full.awake
+                && spec("copy-h2d,size=64KiB,awake").unwrap().awake
+                && spec("matmul,awake").unwrap().awake
+        );
         assert_eq!(spec("pretend:be").unwrap().kind, Kind::Pretend);
     }
 
@@ -225,7 +239,7 @@ mod tests {
             assert!(spec(&format!("l2,{option}")).unwrap_err().contains("write size=BYTES"), "{option}");
         }
         for none in ["pretend", "matmul"] {
-            let expected = format!("`size=1MiB` is no option of the tenant {none}; it has none");
+            let expected = format!("`size=1MiB` is no option of the tenant {none}; write awake");
             assert_eq!(spec(&format!("{none},size=1MiB")).unwrap_err(), expected);
         }
         assert!(spec("a b=l2").unwrap_err().contains("cannot name a tenant"));

@@ -43,6 +43,8 @@ pub struct Hosted {
     pub tag: String,
     /// For the record.
     pub class: Class,
+    /// Whether its host sleeps between requests that are far apart.
+    pub sleeps: bool,
 }
 
 /// Why the process does not end as it should.
@@ -270,7 +272,8 @@ impl Tenant {
 
     fn run(&self, clock: &dyn Clock, workload: &mut dyn Workload, run: &Run) -> Result<(), WorkloadError> {
         workload.begin()?;
-        let requests = serve::run(clock, workload, run, &|| self.signals.stopped(run.run))?;
+        let requests =
+            serve::run(clock, workload, run, self.hosted.sleeps, &|| self.signals.stopped(run.run))?;
         // Before the first request there are no results that could be right.
         let verdict = if requests.is_empty() { Verdict::right(0) } else { workload.check()? };
         // In pieces, so that a long run is not in memory as text all at once.

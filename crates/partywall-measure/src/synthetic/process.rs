@@ -52,7 +52,8 @@ pub fn tenant_main(
     arguments.check()?;
     // A handler that does nothing that matters. Where it cannot be installed, Ctrl-C ends the process: no harm.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::new(AtomicBool::new(false)));
-    let hosted = |tenant: &TenantSpec| Hosted { tag: tenant.tag.clone(), class: tenant.class };
+    let hosted =
+        |tenant: &TenantSpec| Hosted { tag: tenant.tag.clone(), class: tenant.class, sleeps: !tenant.awake };
     let tenants: Vec<Hosted> = arguments.tenants.iter().map(hosted).collect();
     let make: Arc<Make> = Arc::new(move |index, output| workload(&arguments, index, output));
     Ok(host(&tenants, make, input, output)?)

@@ -37,8 +37,10 @@ impl Process {
             let workload = Pretend::new(pretence, Rc::new(clock.clone()), process);
             Ok(Made { workload: Box::new(workload), clock: Box::new(clock), about: BTreeMap::new() })
         };
-        let tenants: Vec<Hosted> =
-            tags.iter().map(|tag| Hosted { tag: (*tag).into(), class: Class::BestEffort }).collect();
+        let tenants: Vec<Hosted> = tags
+            .iter()
+            .map(|tag| Hosted { tag: (*tag).into(), class: Class::BestEffort, sleeps: true })
+            .collect();
         let ((from, input), (output, to)) = (pipe().unwrap(), pipe().unwrap());
         let thread = std::thread::spawn(move || host(&tenants, Arc::new(make), BufReader::new(from), to));
         Self { input: Some(input), output: BufReader::new(output), thread }
