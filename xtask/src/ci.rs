@@ -106,7 +106,9 @@ fn workloads(root: &Path) -> Result<Outcome> {
     if !probe.status().is_ok_and(|status| status.success()) {
         return Ok(Outcome::Skipped("python3 is not installed".to_owned()));
     }
-    execute(root, "python3 -m unittest discover -q -s workloads/torch", &[])
+    execute(root, "python3 -m unittest discover -q -s workloads/checks", &[])?;
+    execute(root, "python3 -m unittest discover -q -s workloads/torch", &[])?;
+    execute(root, "python3 -m unittest discover -q -s workloads/programs", &[])
 }
 
 /// The README's own test command, as written there.
