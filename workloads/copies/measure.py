@@ -43,7 +43,9 @@ class Tenant:
         )
         self.lines = queue.Queue()
         threading.Thread(target=self.read, daemon=True).start()
-        self.about = self.expect("ready", READY_S)[1].get("about", {})
+        about = self.expect("ready", READY_S)[1].get("about", {})
+        # Which GPU of its kind it was is nobody's business.
+        self.about = {key: value for key, value in about.items() if key != "gpu_uuid"}
 
     def read(self):
         for line in self.process.stdout:
@@ -116,6 +118,7 @@ class Bench:
     def __init__(self, options):
         self.options = options
         self.folder = tempfile.mkdtemp(prefix="partywall-copies-")
+        self.finished = False
 
     def program(self, *arguments):
         gpu = ["--gpu", self.options.gpu] if self.options.gpu else []
@@ -153,13 +156,14 @@ class Bench:
 
     def command(self, node, name, class_, weight, size):
         builtin = "copy-h2d" if class_ == "ls" else "copies-h2d"
-        tenant = self.program("tenant", f"{builtin},size={size}")
+        awake = ",awake" if class_ == "ls" and self.options.awake else ""
+        tenant = self.program("tenant", f"{builtin},size={size}{awake}")
         if node is None:
             return tenant
         run = ["run", "--dir", node, "--name", name, "--class", class_]
         return self.program(*run, *(["--pcie-weight", str(weight)] if weight else []), "--", *tenant)
 
-    def cell(self, label, wall, with_partywall, who):
+    def cell(self, label, wall, with_partywall, who, seconds):
         """Tenants beside each other: their names, classes, weights, sizes."""
         with contextlib.ExitStack() as stack:
             environment = stack.enter_context(self.wall(wall))
@@ -173,7 +177,7 @@ class Bench:
             for tenant in tenants:
                 tenant.begin(begin)
             begin += int(WARMUP_S * 1e9)
-            end = begin + int(self.options.seconds * 1e9)
+            end = begin + int(seconds * 1e9)
             time.sleep(max(0, end - time.monotonic_ns()) / 1e9)
             kept = [(tenant, tenant.end()) for tenant in tenants]
         cell = {"cell": label, "wall": wall, "partywall": with_partywall}
@@ -184,22 +188,51 @@ class Bench:
         return cell
 
     def cells(self):
-        chosen = self.options.cells or [*LS_SIZES, "weights"]
+        chosen, long = self.options.cells or [*LS_SIZES, "weights"], self.options.seconds
+        # Where no p99 is wanted.
+        short = min(long, self.options.short)
         be = ("be", "be", None, BE_SIZE)
-        yield self.cell("solo-be", "exclusive", False, [be])
+        yield self.cell("solo-be", "exclusive", False, [be], short)
         for label in (label for label in chosen if label in LS_SIZES):
             ls = ("ls", "ls", None, LS_SIZES[label])
-            yield self.cell(f"solo-{label}", "exclusive", False, [ls])
+            yield self.cell(f"solo-{label}", "exclusive", False, [ls], long)
             for wall in self.options.walls:
-                for with_partywall in (False, True):
-                    yield self.cell(label, wall, with_partywall, [ls, be])
-                yield self.cell(f"alone-{label}", wall, True, [ls])
+                yield self.cell(label, wall, False, [ls, be], long if label == "ls64k" else short)
+                yield self.cell(label, wall, True, [ls, be], long)
+                yield self.cell(f"alone-{label}", wall, True, [ls], short)
         if "weights" in chosen:
             who = [(f"weight-{weight}", "be", weight, BE_SIZE) for weight in WEIGHTS]
             for wall in self.options.walls:
-                cell = self.cell("weights", wall, True, who)
+                cell = self.cell("weights", wall, True, who, short)
                 cell["weights_error"] = weights_error(cell)
                 yield cell
+
+
+def summarised(cells):
+    """What the cells say next to each other, per wall, and the worst over the walls."""
+    rates = {cell["cell"]: cell["tenants"]["be"]["gb_per_s"] for cell in cells if cell["cell"] == "solo-be"}
+    solo = {cell["cell"]: cell["tenants"]["ls"] for cell in cells if cell["cell"].startswith("solo-ls")}
+    rows = []
+    for label in LS_SIZES:
+        for with_it in (cell for cell in cells if cell["cell"] == label and cell["partywall"]):
+            without = next(c for c in cells if (c["cell"], c["wall"], c["partywall"]) == (label, with_it["wall"], False))
+            row = {"cell": label, "wall": with_it["wall"]}
+            for name, cell in (("", with_it), ("_without", without)):
+                ls, be = cell["tenants"]["ls"], cell["tenants"]["be"]
+                row |= {f"p50_us{name}": ls["service_p50_us"], f"p99_us{name}": ls["service_p99_us_shown"]}
+                row[f"be_kept{name}"] = be["gb_per_s"] / rates["solo-be"]
+            row |= {"p50_us_solo": solo[f"solo-{label}"]["service_p50_us"], "p99_us_solo": solo[f"solo-{label}"]["service_p99_us_shown"]}
+            if row["p99_us"] and row["p99_us_solo"]:
+                row["slowdown_p99"] = row["p99_us"] / row["p99_us_solo"]
+            rows.append(row)
+    worst = {}
+    for key, pick in (("p50_us", max), ("p99_us", max), ("p99_us_without", max), ("slowdown_p99", max), ("be_kept", min)):
+        for label in LS_SIZES:
+            found = [row[key] for row in rows if row["cell"] == label and row.get(key) is not None]
+            if found:
+                worst[f"{label}_{key}"] = pick(found)
+    errors = [cell["weights_error"] for cell in cells if "weights_error" in cell]
+    return {"rows": rows, "worst": worst | ({"weights_error": max(errors)} if errors else {})}
 
 
 def weights_error(cell):
@@ -214,7 +247,9 @@ def main():
     parser.add_argument("--partywall", default=shutil.which("partywall") or "target/debug/partywall")
     parser.add_argument("--gpu", help="as of partywall: sim:h200; default: the first GPU")
     parser.add_argument("--seconds", type=float, default=26.0, help="of each cell; 26 give 5 000 requests at 200/s")
+    parser.add_argument("--short", type=float, default=4.0, help="seconds of cells of which only rates and medians count")
     parser.add_argument("--rate", type=float, default=200.0, help="requests a second of latency-sensitive tenants")
+    parser.add_argument("--awake", action="store_true", help="latency-sensitive tenants look at the clock all the time")
     parser.add_argument("--walls", nargs="+", default=["time-slicing", "mps"], choices=["time-slicing", "mps"])
     parser.add_argument("--cells", nargs="+", choices=[*LS_SIZES, "weights"], help="default: all")
     parser.add_argument("--node-option", action="append", default=[], help="passed to `partywall node`, for sweeps")
@@ -224,10 +259,12 @@ def main():
     try:
         for cell in bench.cells():
             cells.append(cell)
+        bench.finished = True
     finally:
         shutil.rmtree(bench.folder, ignore_errors=True)
-        record = {"schema": 1, "seconds": options.seconds, "rate_per_s": options.rate, "gpu": options.gpu}
+        record = {"schema": 1, "awake": options.awake, "seconds": options.seconds, "short": options.short, "rate_per_s": options.rate, "gpu": options.gpu}
         record |= {"node_options": options.node_option, "cells": cells}
+        record["summary"] = summarised(cells) if bench.finished else None
         record |= {name.lower(): value for name, value in os.environ.items() if name.startswith("PARTYWALL_COPY_")}
         text = json.dumps(record, indent=1)
         if options.out:
