@@ -25,6 +25,8 @@ LS_SIZES = {"ls64k": "64KiB", "ls1m": "1MiB", "ls8m": "8MiB"}
 BYTES = {"64KiB": 1 << 16, "1MiB": 1 << 20, "8MiB": 1 << 23, "512MiB": 1 << 29}
 BE_SIZE = "512MiB"
 WEIGHTS = (1, 2, 4)
+# A host that has been idle for a while is slow at first: percentiles by how long it was, in ms.
+GAPS_MS = (0, 1, 4, 16)
 # What a p99 needs behind it; see DESIGN of the project: a percentile without enough samples is null.
 P99_SAMPLES = 5000
 P50_SAMPLES = 20
@@ -93,22 +95,38 @@ def quantile(ordered, share, needed):
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1000 if len(ordered) >= needed else None
 
 
+def by_gap(requests):
+    """Service times in microseconds by the time since the request before."""
+    found = {f"from {gap} ms": [] for gap in GAPS_MS}
+    for before, request in zip(requests, requests[1:]):
+        gap = max(one for one in GAPS_MS if one * 1e6 <= max(0, request["start"] - before["end"]))
+        found[f"from {gap} ms"].append(request["end"] - request["start"])
+    shown = {}
+    for gap, times in found.items():
+        times.sort()
+        shown[gap] = {"requests": len(times), "p50_us": quantile(times, 0.5, P50_SAMPLES), "p99_us_shown": quantile(times, 0.99, 100)}
+    return shown
+
+
 def summary(tenant, requests, begin, end):
     """Of what happened within a window: service times in microseconds and the rate."""
     moved = 0.0
     for request in requests:
-        inside = min(request["end"], end) - max(request["start"], begin)
-        if inside > 0:
-            moved += BYTES[tenant.size] * inside / max(1, request["end"] - request["start"])
-    times = sorted(r["end"] - r["start"] for r in requests if r["start"] >= begin and r["end"] <= end)
+        overlap = min(request["end"], end) - max(request["start"], begin)
+        if overlap > 0:
+            moved += BYTES[tenant.size] * overlap / max(1, request["end"] - request["start"])
+    inside = [request for request in requests if request["start"] >= begin and request["end"] <= end]
+    times = sorted(request["end"] - request["start"] for request in inside)
     return {
         "size": tenant.size,
         "load": tenant.load,
         "requests": len(times),
         "service_p50_us": quantile(times, 0.50, P50_SAMPLES),
+        "service_p90_us": quantile(times, 0.90, 100),
         "service_p99_us": quantile(times, 0.99, P99_SAMPLES),
         "service_p99_us_shown": quantile(times, 0.99, 100),
         "service_max_us": times[-1] / 1000 if times else None,
+        "by_gap": by_gap(inside) if tenant.load.get("poisson") else None,
         "gb_per_s": moved / (end - begin),
         "about": tenant.about,
     }
