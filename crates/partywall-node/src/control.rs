@@ -17,6 +17,26 @@ use crate::tenant::TenantFacts;
 /// Longest line in bytes: an environment and the commands of all tenants fit many times.
 pub const LINE_BYTES_MAX: usize = 4 << 20;
 
+/// A tenant that the process which asks starts itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    /// Its name; without one the node makes one up.
+    pub name: Option<String>,
+    /// What it cares about.
+    pub class: Class,
+    /// Its memory; without it, no limit.
+    pub memory: Option<Bytes>,
+    /// The weight of its copies; without it, that of its class.
+    pub weight: Option<u32>,
+    /// The program and its arguments, for people to read.
+    pub command: Vec<String>,
+    /// What LD_PRELOAD is now.
+    pub preload: Option<String>,
+    /// Between SIGTERM and SIGKILL.
+    pub grace: Nanos,
+}
+
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
@@ -36,22 +56,7 @@ pub enum Request {
         grace: Nanos,
     },
     /// The process that asks will start this tenant itself and stay its parent. Answered with [`Reply::Attached`].
-    Attach {
-        /// Its name; without one the node makes one up.
-        name: Option<String>,
-        /// What it cares about.
-        class: Class,
-        /// Its memory; without it, no limit.
-        memory: Option<Bytes>,
-        /// The weight of its copies; without it, that of its class.
-        weight: Option<u32>,
-        /// The program and its arguments, for people to read.
-        command: Vec<String>,
-        /// What LD_PRELOAD is now.
-        preload: Option<String>,
-        /// Between SIGTERM and SIGKILL.
-        grace: Nanos,
-    },
+    Attach(Attach),
     /// Stop these tenants. Answered with [`Reply::Done`] when all have stopped.
     Stop {
         /// Which; none means all.

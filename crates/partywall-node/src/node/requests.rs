@@ -6,30 +6,19 @@ use std::path::Path;
 use partywall_core::config::{MAX_WEIGHT, Restart, TenantConfig, is_tenant_name};
 use partywall_core::diagnostic::{nearest, quoted};
 use partywall_core::restart::BackOff;
-use partywall_core::tenant::{Class, TenantId};
+use partywall_core::tenant::TenantId;
 use partywall_core::units::{Bytes, Nanos};
 
 use super::{Closing, Lifetime, Node};
 use crate::clock;
 use crate::connection::{Connection, Waiting};
-use crate::control::{Reply, Request, TenantReport};
+use crate::control::{Attach, Reply, Request, TenantReport};
 use crate::error::Error;
 use crate::process::Identity;
 use crate::shepherd::Orders;
 use crate::state::Kept;
 use crate::supervise::Tenant;
 use crate::tenant::{MAX_TENANTS, TOKEN_BYTES, TenantSpec, Token, default_weight};
-
-/// What [`Request::Attach`] asks for.
-struct Attached {
-    name: Option<String>,
-    class: Class,
-    memory: Option<Bytes>,
-    weight: Option<u32>,
-    command: Vec<String>,
-    preload: Option<String>,
-    grace: Nanos,
-}
 
 /// What the tenants of one [`Request::Up`] have in common.
 struct Common<'r> {
@@ -41,7 +30,7 @@ struct Common<'r> {
 impl Node<'_> {
     /// Does what `request` says, and answers, or notes what the answer waits for.
     pub(super) fn answer(&mut self, request: Request, connection: &mut Connection) {
-        if self.closing.is_some() && matches!(request, Request::Up { .. } | Request::Attach { .. }) {
+        if self.closing.is_some() && matches!(request, Request::Up { .. } | Request::Attach(_)) {
             connection.reply(&Reply::Refused { message: "the node is ending".to_owned() });
             return;
         }
@@ -51,10 +40,7 @@ impl Node<'_> {
                 let common = Common { env: &env, directory: &directory, grace };
                 self.up(&tenants, &common).map(|names| Some(Reply::Done { names }))
             }
-            Request::Attach { name, class, memory, weight, command, preload, grace } => {
-                let asked = Attached { name, class, memory, weight, command, preload, grace };
-                self.attach(asked, connection.peer).map(Some)
-            }
+            Request::Attach(asked) => self.attach(asked, connection.peer).map(Some),
             Request::Stop { names } => self.stop(&names).map(|names| {
                 connection.waiting = Some(Waiting::Stopped(names));
                 None
@@ -166,7 +152,7 @@ impl Node<'_> {
         Ok(())
     }
 
-    fn attach(&mut self, asked: Attached, peer: i32) -> Result<Reply, Error> {
+    fn attach(&mut self, asked: Attach, peer: i32) -> Result<Reply, Error> {
         let id = self.id();
         let name = asked.name.unwrap_or_else(|| format!("run-{}", id.0));
         // Without a limit, memory cannot be wrong.

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use partywall_node::client::Client;
-use partywall_node::control::{Reply, Request};
+use partywall_node::control::{Attach, Reply, Request};
 use partywall_node::environment::PRELOAD;
 use partywall_node::error::Error;
 use partywall_node::folder::{Folder, TenantFolder};
@@ -66,7 +66,7 @@ impl Private {
 fn attach(client: &mut Client, arguments: &RunTenantArguments) -> Result<(TenantFolder, Command), Failure> {
     let shown = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let preload = variable(PRELOAD).map(|value| value.to_string_lossy().into_owned());
-    let reply = client.ask(&Request::Attach {
+    let reply = client.ask(&Request::Attach(Attach {
         name: arguments.name.clone(),
         class: arguments.class,
         memory: arguments.memory,
@@ -74,7 +74,7 @@ fn attach(client: &mut Client, arguments: &RunTenantArguments) -> Result<(Tenant
         command: shown,
         preload,
         grace: arguments.grace,
-    })?;
+    }))?;
     let Reply::Attached { folder, variables, .. } = reply else {
         return Err(client.unexpected(&reply).into());
     };

@@ -105,12 +105,12 @@ fn a_measurement_runs_behind_every_wall_and_says_that_it_is_none() {
     for row in rows {
         assert_eq!(row["error"], Value::Null, "{row}");
     }
-    // How many requests there are on a busy machine is nobody's promise: a window may pass without one.
-    let cells = record["cells"].as_array().unwrap();
-    cells.iter().for_each(|cell| assert_eq!(cell["error"], Value::Null, "{cell}"));
-    let results = || cells.iter().flat_map(|cell| cell["results"].as_array().unwrap());
-    let done = results().filter(|result| result["requests"].as_u64().unwrap() > 0).count();
-    assert!(done * 4 >= results().count() * 3, "{done} of {} runs had requests", results().count());
+    // How many there are on a busy machine is nobody's promise; a median may need more than there were.
+    for cell in record["cells"].as_array().unwrap() {
+        assert_eq!(cell["error"], Value::Null, "{cell}");
+        let done = |result: &Value| result["requests"].as_u64().unwrap() > 0;
+        assert!(cell["results"].as_array().unwrap().iter().all(done), "{cell}");
+    }
     // Never among the results of real GPUs.
     let folder = scratch.0.join("results/sim-h200");
     let page = fs::read_to_string(folder.join("small.html")).unwrap();
