@@ -156,8 +156,7 @@ pub struct ShimSide {
     pub announced: Announced,
 }
 
-/// A word for each announced copy, per direction: 0 free, otherwise its size in KiB, 1 at least. The process takes a free
-/// word; the device itself frees it, by a stream memory operation behind the copy, so that nobody has to wait for that.
+/// A word for each announced copy, per direction: 0 free, otherwise 1. The process takes a free word; the device itself frees it, by a stream memory operation behind the copy, so that nobody has to wait for that.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Announced(pub [[AtomicU32; ANNOUNCEMENTS]; 2]);

@@ -9,7 +9,7 @@
 //! # Approach
 //!
 //! Before the call a word of the page says that a copy is on its way. The node sees it within a microsecond or two, and has the
-//! neighbours' packets go one by one until it is through: the copy waits for one packet at most. The device itself takes
+//! neighbours' packets go one by one until it is through: the copy waits for one packet, seldom for two. The device itself takes
 //! the word back, by a write behind the copy in its stream; no thread waits for it. While nobody else copies, the node
 //! asks for no announcements, and nothing of this happens.
 //!
@@ -31,17 +31,19 @@ use crate::sys::CUresult;
 /// time to time, does not take two copies for one.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
+/// Host functions could take a word back as well, but hold streams up for longer than neighbours do.
+const DRIVER: Cuda = Cuda { gate: Gate::MemoryOperations };
+
 /// Has a copy go straight to the driver, announced if that is possible.
 #[cold]
 pub(super) fn straight(
     direction: usize,
-    bytes: usize,
     stream: Stream,
     blocks: bool,
     pass: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let page = page();
-    let Some(word) = announce(page, direction, bytes) else { return pass() };
+    let Some(word) = announce(page, direction) else { return pass() };
     let take_back = || word.store(0, Ordering::Release);
     if blocks {
         let result = pass();
@@ -55,25 +57,24 @@ pub(super) fn straight(
         take_back();
         return pass();
     };
-    let (result, driver) = (pass(), Cuda { gate: Gate::MemoryOperations });
+    let result = pass();
     let write = Mark::Write { address, value: 0 };
-    if result != CUresult::SUCCESS || driver.marks(stream, &[write]).is_err() {
+    if result != CUresult::SUCCESS || DRIVER.marks(stream, &[write]).is_err() {
         take_back();
     }
     result
 }
 
 /// Takes a word of the page.
-fn announce(page: &'static Page, direction: usize, bytes: usize) -> Option<&'static AtomicU32> {
-    if gate()? != Gate::MemoryOperations {
+fn announce(page: &'static Page, direction: usize) -> Option<&'static AtomicU32> {
+    if gate()? != DRIVER.gate {
         return None;
     }
     let words = &page.shim.announced.0[direction];
-    let (first, kib) =
-        (NEXT.fetch_add(1, Ordering::Relaxed), (bytes >> 10).clamp(1, u32::MAX as usize) as u32);
+    let first = NEXT.fetch_add(1, Ordering::Relaxed);
     let word = (0..ANNOUNCEMENTS)
         .map(|step| &words[(first + step) % ANNOUNCEMENTS])
-        .find(|word| word.compare_exchange(0, kib, Ordering::AcqRel, Ordering::Relaxed).is_ok())?;
+        .find(|word| word.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok())?;
     Page::fence();
     if page.node.asleep.load(Ordering::Relaxed) != 0 {
         node::ring();
@@ -83,7 +84,6 @@ fn announce(page: &'static Page, direction: usize, bytes: usize) -> Option<&'sta
 
 /// Where the device finds a word of the page.
 fn address(page: &'static Page, word: &AtomicU32) -> Option<u64> {
-    let driver = Cuda { gate: Gate::MemoryOperations };
-    let device = shared()?.pool(driver.gate)?.page(&driver, page)?;
+    let device = shared()?.pool(DRIVER.gate)?.page(&DRIVER, page)?;
     Some(device + (std::ptr::from_ref(word).addr() - std::ptr::from_ref(page).addr()) as u64)
 }

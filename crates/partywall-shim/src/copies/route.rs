@@ -103,7 +103,7 @@ fn route(
     }
     count(direction, bytes);
     if page().node.announce[direction].load(Ordering::Relaxed) != 0 {
-        return announce::straight(direction, bytes, stream, blocks, pass);
+        return announce::straight(direction, stream, blocks, pass);
     }
     pass()
 }
