@@ -46,8 +46,8 @@ mod tests;
 pub const SPIN: Nanos = Nanos::from_micros(100);
 
 /// The largest packet, unless the options say otherwise. On an H200 (PCIe 5 x16, November 2026) a packet costs the copy engine 5.5 us
-/// besides its bytes, so that one tenant reaches 0.64 of the link's rate with 512 KiB, 0.84 with 1.5 MiB and 0.93 with 4 MiB; and
-/// small copies of others wait for one packet: 64 KiB take 32, 46 and 90 us at the 99th percentile.
+/// besides its bytes, so that one tenant reaches 0.63 of the link's rate with 512 KiB, 0.84 with 1.5 MiB and 0.93 with 4 MiB; and
+/// small copies of others wait for one packet (`docs/copies.md`).
 pub const PACKET: Bytes = Bytes::from_kib(1536);
 
 /// With this many processors or fewer, the thread gives way between looks.

@@ -15,8 +15,8 @@ use crate::protocol::{Request, Run};
 
 /// A sleeping thread wakes up late, by 50 us to 1 ms; so this much before a time, sleeping ends and looking begins.
 pub const SPIN: Nanos = Nanos::from_millis(1);
-/// Longest sleep in one piece. A host that has slept for milliseconds is slow at first: a copy of 64 KiB took 24 us after pauses of
-/// 5 ms slept through, and 9 us after pauses slept in pieces like this (H200 in a virtual machine, November 2026).
+/// Longest sleep in one piece. A host that has slept for milliseconds is slow at first: with pieces of 5 ms the median of copies of
+/// 64 KiB, 200 a second, was 20 to 28 us, with pieces like this 11 us (H200 in a virtual machine, November 2026).
 pub const SLICE: Nanos = Nanos::from_micros(100);
 
 /// Does the requests of `run` until there are enough or `stopped` says so; the one in flight is finished. Between requests that
