@@ -358,7 +358,7 @@ impl Thread {
         self.turns.remove(now, process, &mut self.grants);
     }
 
-    /// Has copies announced while packets are under way, and packets go one by one while copies are.
+    /// Has copies announced while packets are under way, and packets make room while copies are.
     fn make_room(&mut self) {
         for direction in Direction::ALL {
             if self.turns.is_under_way(direction) || self.room.is_announced(direction) {

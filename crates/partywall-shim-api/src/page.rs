@@ -62,6 +62,34 @@ pub struct Header {
     pub class: AtomicU32,
 }
 
+/// How packets that were granted may follow each other. A latency-sensitive neighbour may have a copy on its way, and the copy
+/// engine changes hands only in a pause between two packets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Pace {
+    /// Gates are opened ahead.
+    #[default]
+    Ahead = 0,
+    /// The next gate is opened a moment after the packet before it is through: whoever is at the link gets it.
+    OneByOne = 1,
+    /// It is opened only when this is over, or after [`ASIDE_LIMIT_NS`]: a neighbour is about to be at the link.
+    Aside = 2,
+}
+
+/// For how long a packet stands aside at most, whatever the page says.
+pub const ASIDE_LIMIT_NS: u64 = 80_000;
+
+impl Pace {
+    /// What a word of a page says.
+    pub const fn of(word: u32) -> Self {
+        match word {
+            0 => Self::Ahead,
+            1 => Self::OneByOne,
+            _ => Self::Aside,
+        }
+    }
+}
+
 /// What the node writes.
 #[derive(Debug)]
 #[repr(C)]
@@ -91,9 +119,8 @@ pub struct NodeSide {
     /// The part of [`NodeSide::tenant_used_bytes`] that is not this process's. What it holds itself a process knows better
     /// than the node, which looks from time to time: it holds that plus this, and is told its free memory to the byte.
     pub others_used_bytes: AtomicU64,
-    /// 1 while packets are to go one by one, per direction: a latency-sensitive neighbour has a copy on its way, and the copy
-    /// engine changes hands only between packets that are not open at the same time.
-    pub one_by_one: [AtomicU32; 2],
+    /// A [`Pace`] per direction: how packets that were granted may follow each other.
+    pub pace: [AtomicU32; 2],
     /// 1 while neighbours have packets under way, per direction: copies that go straight to the driver are to be announced.
     pub announce: [AtomicU32; 2],
 }

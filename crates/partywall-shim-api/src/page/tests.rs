@@ -4,8 +4,8 @@ use super::*;
 
 /// Whoever changes this changes [`VERSION`]: a shim of yesterday may be running inside a tenant.
 #[test]
-fn the_layout_is_that_of_version_2() {
-    assert_eq!(VERSION, 2);
+fn the_layout_is_that_of_version_3() {
+    assert_eq!(VERSION, 3);
     let at = [
         ("header", offset_of!(Page, header), 0),
         ("header.version", offset_of!(Page, header.version), 8),
@@ -18,7 +18,7 @@ fn the_layout_is_that_of_version_2() {
         ("node.grants", offset_of!(Page, node.grants), 112),
         ("node.asleep", offset_of!(Page, node.asleep), 116),
         ("node.others_used_bytes", offset_of!(Page, node.others_used_bytes), 120),
-        ("node.one_by_one", offset_of!(Page, node.one_by_one), 128),
+        ("node.pace", offset_of!(Page, node.pace), 128),
         ("node.announce", offset_of!(Page, node.announce), 136),
         ("shim", offset_of!(Page, shim), 192),
         ("shim.copies", offset_of!(Page, shim.0.copies), 208),

@@ -9,12 +9,12 @@
 //! # Approach
 //!
 //! Before the call a word of the page says that a copy is on its way. The node sees it within a microsecond or two, and has the
-//! neighbours' packets go one by one until it is through: the copy waits for one packet, seldom for two. The device itself takes
+//! neighbours' packets stand aside until it is through: the copy waits for one packet, seldom for two. The device itself takes
 //! the word back, by a write behind the copy in its stream; no thread waits for it. While nobody else copies, the node
 //! asks for no announcements, and nothing of this happens.
 //!
-//! A copy that stands behind a kernel in its stream is announced for as long as that takes: neighbours then have about two thirds
-//! of their rate. After half a second the node no longer counts it.
+//! A copy that stands behind a kernel in its stream is announced for as long as that takes: after 120 us neighbours' packets go on, one by
+//! one, at about two thirds of their rate. After half a second the node no longer counts it.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use partywall_core::tenant::Class;
-use partywall_shim_api::page::{HEARTBEAT_LIMIT_NS, Page};
+use partywall_shim_api::page::{HEARTBEAT_LIMIT_NS, Pace, Page};
 
 use super::pool::Pool;
 use super::turns::{Action, Cut, DIRECTIONS, Event, Outlook, Rule, Turns};
@@ -122,7 +122,7 @@ pub(super) struct Copier {
     page: (usize, u64),
     said: [super::turns::Counters; DIRECTIONS],
     granted: [u64; DIRECTIONS],
-    one_by_one: [bool; DIRECTIONS],
+    pace: [Pace; DIRECTIONS],
     messages: VecDeque<Message>,
     actions: Vec<Action>,
     /// When anything last happened.
@@ -139,7 +139,7 @@ impl Copier {
             page: (0, 0),
             said: Default::default(),
             granted: [0; DIRECTIONS],
-            one_by_one: [false; DIRECTIONS],
+            pace: [Pace::Ahead; DIRECTIONS],
             messages: VecDeque::new(),
             actions: Vec::new(),
             moved_at: 0,
@@ -209,10 +209,10 @@ impl Copier {
             self.step(now, Event::Rule(rule));
         }
         for direction in 0..DIRECTIONS {
-            let wanted = page.node.one_by_one[direction].load(Ordering::Relaxed) != 0;
-            if wanted != self.one_by_one[direction] {
-                self.one_by_one[direction] = wanted;
-                self.step(now, Event::OneByOne { direction, wanted });
+            let pace = Pace::of(page.node.pace[direction].load(Ordering::Relaxed));
+            if pace != self.pace[direction] {
+                self.pace[direction] = pace;
+                self.step(now, Event::Pace { direction, pace });
             }
             let bytes = page.node.granted[direction].load(Ordering::Acquire);
             if bytes != self.granted[direction] {

@@ -171,7 +171,8 @@ impl World {
             1 if alive => {
                 for direction in 0..2 {
                     if self.habits.neighbours && self.draw(8) == 0 {
-                        self.page.node.one_by_one[direction].fetch_xor(1, Ordering::Relaxed);
+                        let pace = self.draw(3) as u32;
+                        self.page.node.pace[direction].store(pace, Ordering::Relaxed);
                     }
                     let side = &self.page.shim.copies[direction];
                     let (ready, done) =

@@ -20,9 +20,9 @@
 //!
 //! Grants run ahead, so that the device finds the next gate open and the link does not stand still. But the device gives
 //! the copy engine to another process only when this one has nothing to do there, or after a millisecond. So while a
-//! latency-sensitive neighbour has a copy on its way, the node asks for packets *one by one*: gates that were opened ahead
-//! are shut again, and the next one is opened a while after the packet before it is through, [`PAUSE_NS`]. In between the
-//! engine changes hands.
+//! latency-sensitive neighbour has a copy on its way, the node asks for another [`Pace`]: gates that were opened ahead
+//! are shut again, and the next one is opened a while after the packet before it is through, [`PAUSE_NS`], or when the neighbour's
+//! copy is. In between the engine changes hands.
 //!
 //! Opening a gate too early is never wrong, only unfair, because each packet sits in its own stream in the order in
 //! which the program asked for it. That is used where something is odd. Hardware queues are few, and a driver may put
@@ -40,6 +40,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use partywall_core::tenant::Class;
+use partywall_shim_api::page::{ASIDE_LIMIT_NS, Pace};
 
 /// Directions of the link.
 pub(super) const DIRECTIONS: usize = 2;
@@ -121,12 +122,12 @@ pub(super) enum Event {
         /// Bytes.
         bytes: u64,
     },
-    /// The node wants packets one by one, or no longer.
-    OneByOne {
+    /// The node wants packets to follow each other in another way.
+    Pace {
         /// Which way.
         direction: usize,
-        /// Whether it does.
-        wanted: bool,
+        /// How.
+        pace: Pace,
     },
     /// Somebody else decides from now on.
     Rule(Rule),
@@ -221,7 +222,7 @@ struct Side {
     granted: u64,
     /// The most that `opened` ever was.
     started: u64,
-    one_by_one: bool,
+    pace: Pace,
     /// What of `opened`, `copies` and `wait_ns` is of earlier pages.
     base: (u64, u64, u64),
     /// Ready copies with closed gates, and the copy that went last.
@@ -241,7 +242,7 @@ impl Side {
             wait_ns: 0,
             granted: 0,
             started: 0,
-            one_by_one: false,
+            pace: Pace::Ahead,
             base: (0, 0, 0),
             waiting: BTreeSet::new(),
             last: 0,
@@ -279,9 +280,9 @@ impl Turns {
             Event::Progress { id, value } => self.progress(now, id, value, actions),
             Event::Drop { id } => self.drop_copy(now, id, actions),
             Event::Granted { direction, bytes } => self.sides[direction].granted = bytes,
-            Event::OneByOne { direction, wanted } => {
-                self.sides[direction].one_by_one = wanted;
-                if wanted {
+            Event::Pace { direction, pace } => {
+                let before = std::mem::replace(&mut self.sides[direction].pace, pace);
+                if before == Pace::Ahead {
                     self.shut(direction, actions);
                 }
             }
@@ -425,7 +426,7 @@ impl Turns {
         loop {
             let side = &self.sides[direction];
             let may = match self.rule {
-                Rule::Node if side.one_by_one && !self.is_pause_over(now, direction) => false,
+                Rule::Node if !self.may_follow(now, direction) => false,
                 Rule::Node => side.opened - side.base.0 < side.granted,
                 Rule::Alone(Class::BestEffort) => side.opened == side.done,
                 Rule::Alone(Class::LatencySensitive) | Rule::Free => true,
@@ -438,10 +439,15 @@ impl Turns {
         }
     }
 
-    /// Whether a packet that goes one by one may go.
-    fn is_pause_over(&self, now: u64, direction: usize) -> bool {
+    /// Whether the pace allows for another packet.
+    fn may_follow(&self, now: u64, direction: usize) -> bool {
         let side = &self.sides[direction];
-        side.opened == side.done && now.saturating_sub(side.moved_at) >= self.pause_ns
+        let pause_ns = match side.pace {
+            Pace::Ahead => return true,
+            Pace::OneByOne => self.pause_ns,
+            Pace::Aside => ASIDE_LIMIT_NS,
+        };
+        side.opened == side.done && now.saturating_sub(side.moved_at) >= pause_ns
     }
 
     /// Opens the gate of the next packet of a copy that waits.

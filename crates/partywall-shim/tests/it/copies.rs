@@ -51,8 +51,7 @@ impl Turns {
                 announced = announced.max(on_their_way(&tenant.page));
                 steps += 1;
                 // Somebody else copies, now and then.
-                let wanted = &tenant.page.node.one_by_one;
-                wanted.iter().for_each(|wanted| wanted.store(steps >> 3 & 1, Ordering::Relaxed));
+                tenant.page.node.pace.iter().for_each(|pace| pace.store(steps / 8 % 3, Ordering::Relaxed));
                 std::thread::sleep(Duration::from_micros(50));
             }
             (tenant, announced)
