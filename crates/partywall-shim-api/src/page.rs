@@ -60,6 +60,30 @@ pub struct Header {
     pub tenant: AtomicU32,
     /// 0 latency-sensitive, 1 best-effort.
     pub class: AtomicU32,
+    /// The SMs of the tenant's Green Contexts, see [`SmSet`]: the first group, how many, and the SMs of each.
+    pub sm_set: [AtomicU32; 3],
+    /// So that what follows begins at a multiple of eight.
+    pub reserved: AtomicU32,
+}
+
+/// Where a tenant computes: neighbouring groups of the one split of the device's SMs into groups of equal size that every process makes
+/// (`cuDevSmResourceSplitByCount`, small groups, without regard to co-scheduling).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SmSet {
+    /// Number of the first group.
+    pub first: u32,
+    /// How many groups. 0: the tenant is not confined.
+    pub groups: u32,
+    /// SMs of each group, as the node found them. A process that finds another number does not compute.
+    pub sms_per_group: u32,
+}
+
+impl Header {
+    /// Where the tenant computes; `None`: anywhere.
+    pub fn sm_set(&self) -> Option<SmSet> {
+        let [first, groups, sms_per_group] = [0, 1, 2].map(|at| self.sm_set[at].load(Ordering::Relaxed));
+        (groups != 0).then_some(SmSet { first, groups, sms_per_group })
+    }
 }
 
 /// How packets that were granted may follow each other. A latency-sensitive neighbour may have a copy on its way, and the copy
@@ -269,7 +293,12 @@ impl Mapped {
     ///
     /// # Errors
     /// What the system says.
-    pub fn create(generation: u64, tenant: u32, class: u32) -> Result<(Self, OwnedFd), Error> {
+    pub fn create(
+        generation: u64,
+        tenant: u32,
+        class: u32,
+        sms: Option<SmSet>,
+    ) -> Result<(Self, OwnedFd), Error> {
         let file = memfd_create("partywall-page", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(Error::system("creating a shared page"))?;
         ftruncate(&file, PAGE_BYTES as u64).map_err(Error::system("sizing a shared page"))?;
@@ -282,6 +311,10 @@ impl Mapped {
         header.generation.store(generation, Ordering::Relaxed);
         header.tenant.store(tenant, Ordering::Relaxed);
         header.class.store(class, Ordering::Relaxed);
+        let SmSet { first, groups, sms_per_group } = sms.unwrap_or_default();
+        for (word, value) in header.sm_set.iter().zip([first, groups, sms_per_group]) {
+            word.store(value, Ordering::Relaxed);
+        }
         header.magic.store(MAGIC, Ordering::Release);
         Ok((page, file))
     }

@@ -51,7 +51,7 @@ impl Link {
         let copiers = tenants.iter().enumerate().map(|(n, &(class, weight))| {
             let id = TenantId(n as u32);
             arbiter.add_tenant(id, class, weight);
-            let (page, _file) = Mapped::create(1, id.0, 0).unwrap();
+            let (page, _file) = Mapped::create(1, id.0, 0, None).unwrap();
             let page = Arc::new(page);
             let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
             let watch = Arc::new(CopyWatch::default());

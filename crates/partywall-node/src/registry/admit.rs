@@ -126,7 +126,8 @@ impl State {
             return Err(Error::Closed);
         };
         let class = tenant.spec.class;
-        let (page, file) = Mapped::create(self.generation, id.0, u32::from(class == Class::BestEffort))?;
+        let (page, file) =
+            Mapped::create(self.generation, id.0, u32::from(class == Class::BestEffort), None)?;
         let system = |what| move |errno: rustix::io::Errno| Error::System { what, source: errno.into() };
         let bell =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("creating a bell"))?;

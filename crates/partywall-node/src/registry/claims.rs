@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn what_makes_sense_is_taken_and_the_rest_is_not() {
-        let (page, _file) = Mapped::create(1, 1, 0).unwrap();
+        let (page, _file) = Mapped::create(1, 1, 0, None).unwrap();
         let mut claims = Claims::default();
         page.shim.launches.store(5, Ordering::Relaxed);
         page.shim.memory_bytes.store(1 << 30, Ordering::Relaxed);
@@ -160,7 +160,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn counters_never_shrink_whatever_the_page_says(values in proptest::collection::vec(any::<u64>(), 1..40)) {
-            let (page, _file) = Mapped::create(1, 1, 0).unwrap();
+            let (page, _file) = Mapped::create(1, 1, 0, None).unwrap();
             let mut claims = Claims::default();
             for value in values {
                 let before = claims.counters;

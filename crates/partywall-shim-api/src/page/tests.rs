@@ -11,15 +11,16 @@ fn the_layout_is_that_of_version_3() {
         ("header.version", offset_of!(Page, header.version), 8),
         ("header.generation", offset_of!(Page, header.generation), 16),
         ("header.class", offset_of!(Page, header.class), 28),
-        ("node", offset_of!(Page, node), 32),
-        ("node.context_bytes", offset_of!(Page, node.context_bytes), 56),
-        ("node.packet_bytes", offset_of!(Page, node.packet_bytes), 72),
-        ("node.granted", offset_of!(Page, node.granted), 96),
-        ("node.grants", offset_of!(Page, node.grants), 112),
-        ("node.asleep", offset_of!(Page, node.asleep), 116),
-        ("node.others_used_bytes", offset_of!(Page, node.others_used_bytes), 120),
-        ("node.pace", offset_of!(Page, node.pace), 128),
-        ("node.announce", offset_of!(Page, node.announce), 136),
+        ("header.sm_set", offset_of!(Page, header.sm_set), 32),
+        ("node", offset_of!(Page, node), 48),
+        ("node.context_bytes", offset_of!(Page, node.context_bytes), 72),
+        ("node.packet_bytes", offset_of!(Page, node.packet_bytes), 88),
+        ("node.granted", offset_of!(Page, node.granted), 112),
+        ("node.grants", offset_of!(Page, node.grants), 128),
+        ("node.asleep", offset_of!(Page, node.asleep), 132),
+        ("node.others_used_bytes", offset_of!(Page, node.others_used_bytes), 136),
+        ("node.pace", offset_of!(Page, node.pace), 144),
+        ("node.announce", offset_of!(Page, node.announce), 152),
         ("shim", offset_of!(Page, shim), 192),
         ("shim.copies", offset_of!(Page, shim.0.copies), 208),
         ("shim.launches", offset_of!(Page, shim.0.launches), 320),
@@ -36,7 +37,7 @@ fn the_layout_is_that_of_version_3() {
 
 #[test]
 fn both_sides_see_what_the_other_writes() {
-    let (node, file) = Mapped::create(7, 3, 1).unwrap();
+    let (node, file) = Mapped::create(7, 3, 1, None).unwrap();
     let shim = Mapped::open(&file).unwrap();
     assert_eq!(shim.header.generation.load(Ordering::Relaxed), 7);
     assert_eq!(shim.header.tenant.load(Ordering::Relaxed), 3);
@@ -48,7 +49,7 @@ fn both_sides_see_what_the_other_writes() {
 
 #[test]
 fn a_copier_sleeps_until_it_is_granted_something() {
-    let (node, file) = Mapped::create(1, 1, 0).unwrap();
+    let (node, file) = Mapped::create(1, 1, 0, None).unwrap();
     let shim = Mapped::open(&file).unwrap();
     // A grant that came after `last` was read is not slept over.
     node.wake_grants();
@@ -75,7 +76,7 @@ fn a_copier_sleeps_until_it_is_granted_something() {
 
 #[test]
 fn what_is_no_page_of_this_version_is_refused() {
-    let (page, file) = Mapped::create(1, 1, 0).unwrap();
+    let (page, file) = Mapped::create(1, 1, 0, None).unwrap();
     page.header.version.store(VERSION + 1, Ordering::Relaxed);
     let message = Mapped::open(&file).unwrap_err().to_string();
     assert!(message.contains("version 3") && message.contains("one version of Partywall"), "{message}");
@@ -86,6 +87,6 @@ fn what_is_no_page_of_this_version_is_refused() {
 
 #[test]
 fn a_tenant_cannot_take_the_memory_away() {
-    let (_page, file) = Mapped::create(1, 1, 0).unwrap();
+    let (_page, file) = Mapped::create(1, 1, 0, None).unwrap();
     assert!(ftruncate(&file, 0).is_err());
 }

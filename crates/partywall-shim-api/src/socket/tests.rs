@@ -22,7 +22,7 @@ fn a_page_and_a_bell_travel_with_the_welcome() {
     let received = node.wait(10_000).unwrap().unwrap();
     assert_eq!(ToNode::decode(&received.bytes), Ok(hello));
 
-    let (page, file) = Mapped::create(5, 1, 0).unwrap();
+    let (page, file) = Mapped::create(5, 1, 0, None).unwrap();
     let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let welcome = ToShim::Welcome { version: 1, lease_bytes: 0 };
     node.send(&welcome.encode(), &[file.as_fd(), bell.as_fd()]).unwrap();

@@ -238,7 +238,7 @@ impl Node {
     /// The next process, made welcome.
     pub(crate) fn welcome(&self) -> Tenant {
         let (socket, held_bytes) = self.accept();
-        let (page, file) = Mapped::create(1, 1, 0).unwrap();
+        let (page, file) = Mapped::create(1, 1, 0, None).unwrap();
         page.node.quota_bytes.store(QUOTA_BYTES, Ordering::Relaxed);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let welcome = ToShim::Welcome { version: VERSION, lease_bytes: 1 << 30 };

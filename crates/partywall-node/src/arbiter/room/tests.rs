@@ -18,7 +18,7 @@ impl Scene {
     }
 
     fn add(&mut self, class: Class) {
-        let page = Arc::new(Mapped::create(1, 0, 0).unwrap().0);
+        let page = Arc::new(Mapped::create(1, 0, 0, None).unwrap().0);
         self.room.add(ProcessId(self.pages.len() as u64), class, &page);
         self.pages.push(page);
     }
