@@ -101,7 +101,7 @@ fn accept(shared: &Arc<Shared>, listener: &Listener) {
 fn serve(shared: &Shared, number: u64, socket: Socket) {
     let hello = ToNode::decode(&socket.wait(5_000).unwrap().unwrap().bytes).unwrap();
     let ToNode::Hello { version: VERSION, held_bytes: 0, .. } = hello else { panic!("{hello:?}") };
-    let (page, file) = Mapped::create(1, 0, 0).unwrap();
+    let (page, file) = Mapped::create(1, 0, 0, None).unwrap();
     page.node.quota_bytes.store(shared.quota, Ordering::Relaxed);
     page.node.context_bytes.store(shared.context, Ordering::Relaxed);
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
