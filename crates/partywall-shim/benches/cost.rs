@@ -130,7 +130,7 @@ fn serve(listener: &Listener, tenant: &mut Child) -> Result<bool, Failure> {
         }
         std::thread::yield_now();
     };
-    let (page, file) = Mapped::create(1, 1, 0)?;
+    let (page, file) = Mapped::create(1, 1, 0, None)?;
     let node = &page.node;
     node.quota_bytes.store(1 << 36, Ordering::Relaxed);
     // Alive, for as long as this takes.

@@ -208,7 +208,7 @@ impl World {
 
 impl Model {
     pub(super) fn new(habits: Habits) -> Self {
-        let (page, _) = Mapped::create(7, 0, habits.class).unwrap();
+        let (page, _) = Mapped::create(7, 0, habits.class, None).unwrap();
         page.node.copies_decided.store(1, Ordering::Relaxed);
         let world = World {
             streams: BTreeMap::new(),

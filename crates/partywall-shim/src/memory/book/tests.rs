@@ -22,7 +22,7 @@ pub(in crate::memory) struct Node {
 
 impl Node {
     pub(in crate::memory) fn with(quota: Bytes) -> Self {
-        let (page, _) = Mapped::create(1, 0, 0).unwrap();
+        let (page, _) = Mapped::create(1, 0, 0, None).unwrap();
         page.node.quota_bytes.store(quota.0, Relaxed);
         Self {
             quota,
