@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 
-use crate::{copies, launch, memory, process, resolve};
+use crate::{copies, launch, memory, process, resolve, sms};
 
 /// A function that stands in for one of the driver.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) use hooks;
 
 /// All hooks, by area. An area has its lists in the module that does its work.
 static AREAS: &[&[&[Hook]]] =
-    &[&[process::HOOKS, resolve::HOOKS, launch::HOOKS, copies::HOOKS], memory::HOOKS];
+    &[&[process::HOOKS, resolve::HOOKS, launch::HOOKS, copies::HOOKS, sms::HOOKS], memory::HOOKS];
 
 /// All of them, one by one.
 fn all() -> impl Iterator<Item = &'static Hook> {

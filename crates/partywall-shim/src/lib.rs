@@ -38,6 +38,7 @@ mod process;
 mod real;
 mod resolve;
 mod say;
+mod sms;
 mod sys;
 
 /// Which version of the page and the frames this library speaks. It is also how another copy of the library is known for

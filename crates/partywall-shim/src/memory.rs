@@ -18,7 +18,7 @@ use partywall_shim_api::page::Page;
 
 use crate::hooks::Hook;
 use crate::sys::CUresult;
-use crate::{node, process};
+use crate::{node, process, sms};
 
 use abi::{CUcontext, CUdevice, real};
 use book::{Book, Key, Lease, Lender, OutOfMemory, Owner, Reserved, Taken};
@@ -200,7 +200,7 @@ fn owner() -> Owner {
     // SAFETY: a place for the answer.
     let result = unsafe { real::cuCtxGetCurrent(&raw mut context) };
     if result == CUresult::SUCCESS && !context.is_null() {
-        Owner::Context(context as u64)
+        Owner::Context(sms::outer(context) as u64)
     } else {
         Owner::Process
     }

@@ -16,6 +16,8 @@ impl CUresult {
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
     pub(crate) const NO_DEVICE: Self = Self(100);
     pub(crate) const NOT_FOUND: Self = Self(500);
+    pub(crate) const NOT_SUPPORTED: Self = Self(801);
+    pub(crate) const INVALID_RESOURCE_CONFIGURATION: Self = Self(915);
 }
 
 /// Makes types for handles: pointers to what only the driver knows.

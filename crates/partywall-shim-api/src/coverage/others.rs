@@ -24,12 +24,15 @@ pub(super) const DEVICES: Subject = Subject {
     name: "Devices",
     about: "What is there. Programs see the real device; only its memory appears as large as the quota.",
     rules: &[
+        enforced(
+            &["cuDeviceGetAttribute"],
+            "the number of SMs is that of the tenant, where it is confined to some; all other attributes are the device's",
+        ),
         passed(
             &[
                 "cuDeviceCanAccessPeer",
                 "cuDeviceComputeCapability",
                 "cuDeviceGet",
-                "cuDeviceGetAttribute",
                 "cuDeviceGetByPCIBusId",
                 "cuDeviceGetCliqueCount",
                 "cuDeviceGetCliqueInfo",
@@ -72,7 +75,13 @@ pub(super) const CONTEXTS: Subject = Subject {
                 "cuDevicePrimaryCtxReset",
                 "cuDevicePrimaryCtxRetain",
             ],
-            "refused where the quota has no room for one. The node measures what it takes; what it held is gone with it",
+            "refused where the quota has no room for one, and other than primary ones where the tenant is confined to some SMs. The node \
+             measures what a context takes; what it held is gone with it",
+        ),
+        enforced(
+            &["cuCtxGetCurrent", "cuCtxGetId", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuCtxSetCurrent"],
+            "of a tenant that is confined to some SMs: the driver sees the view of the primary context that has these SMs, the \
+             program the primary context",
         ),
         passed(
             &["cuCtxAttach", "cuCtxDetach", "cuDevicePrimaryCtxSetFlags"],
@@ -90,20 +99,15 @@ pub(super) const CONTEXTS: Subject = Subject {
             &[
                 "cuCtxGetApiVersion",
                 "cuCtxGetCacheConfig",
-                "cuCtxGetCurrent",
                 "cuCtxGetDevice",
                 "cuCtxGetExecAffinity",
                 "cuCtxGetFlags",
-                "cuCtxGetId",
                 "cuCtxGetLimit",
                 "cuCtxGetSharedMemConfig",
                 "cuCtxGetStreamPriorityRange",
-                "cuCtxPopCurrent",
-                "cuCtxPushCurrent",
                 "cuCtxRecordEvent",
                 "cuCtxResetPersistingL2Cache",
                 "cuCtxSetCacheConfig",
-                "cuCtxSetCurrent",
                 "cuCtxSetFlags",
                 "cuCtxSetSharedMemConfig",
                 "cuCtxWaitEvent",
@@ -122,6 +126,10 @@ pub(super) const STREAMS: Subject = Subject {
             &["cuCtxSynchronize", "cuEventSynchronize", "cuStreamSynchronize"],
             "after it, memory that pools have given back to the device is no longer counted",
         ),
+        enforced(
+            &["cuStreamGetCtx"],
+            "of a tenant that is confined to some SMs: names the primary context for streams on these SMs",
+        ),
         passed(
             &[
                 "cuEventCreate",
@@ -139,7 +147,6 @@ pub(super) const STREAMS: Subject = Subject {
                 "cuStreamCreateWithPriority",
                 "cuStreamDestroy",
                 "cuStreamGetAttribute",
-                "cuStreamGetCtx",
                 "cuStreamGetDevice",
                 "cuStreamGetFlags",
                 "cuStreamGetId",
@@ -393,27 +400,32 @@ pub(super) const EXTERNAL: Subject = Subject {
 
 pub(super) const GREEN: Subject = Subject {
     name: "Green contexts",
-    about: "A program may divide the SMs that it has. Where the wall itself is made of green contexts, the node says so.",
-    rules: &[passed(
-        &[
-            "cuCtxFromGreenCtx",
-            "cuCtxGetDevResource",
-            "cuDevResourceGenerateDesc",
-            "cuDevSmResourceSplit",
-            "cuDevSmResourceSplitByCount",
-            "cuDeviceGetDevResource",
-            "cuGreenCtxCreate",
-            "cuGreenCtxDestroy",
-            "cuGreenCtxGetDevResource",
-            "cuGreenCtxGetId",
-            "cuGreenCtxRecordEvent",
-            "cuGreenCtxStreamCreate",
-            "cuGreenCtxWaitEvent",
-            "cuStreamGetDevResource",
-            "cuStreamGetGreenCtx",
-        ],
-        "the program's own division of its SMs; its memory is measured and counted with the context",
-    )],
+    about: "A program may divide the SMs of the device, unless the wall itself is made of green contexts.",
+    rules: &[
+        enforced(
+            &["cuGreenCtxCreate"],
+            "refused to a tenant that is confined to some SMs: it would leave them",
+        ),
+        passed(
+            &[
+                "cuCtxFromGreenCtx",
+                "cuCtxGetDevResource",
+                "cuDevResourceGenerateDesc",
+                "cuDevSmResourceSplit",
+                "cuDevSmResourceSplitByCount",
+                "cuDeviceGetDevResource",
+                "cuGreenCtxDestroy",
+                "cuGreenCtxGetDevResource",
+                "cuGreenCtxGetId",
+                "cuGreenCtxRecordEvent",
+                "cuGreenCtxStreamCreate",
+                "cuGreenCtxWaitEvent",
+                "cuStreamGetDevResource",
+                "cuStreamGetGreenCtx",
+            ],
+            "the program's own division of its SMs; its memory is measured and counted with the context",
+        ),
+    ],
 };
 
 pub(super) const TOOLS: Subject = Subject {

@@ -15,6 +15,7 @@ use partywall_core::units::Bytes;
 
 use crate::hooks::{Hook, hooks};
 use crate::process::page;
+use crate::sms;
 use crate::sys::CUresult;
 
 use super::abi::{CUcontext, CUdevice, real};
@@ -88,6 +89,18 @@ unsafe fn create(context: *mut CUcontext, call: impl FnOnce() -> CUresult) -> CU
     result
 }
 
+/// Makes a context of the program's own through `call`, which no set of SMs confines.
+///
+/// # Safety
+/// As of [`create`].
+unsafe fn create_own(context: *mut CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
+    if sms::refuses("a context of the program's own") {
+        return CUresult::NOT_SUPPORTED;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { create(context, call) }
+}
+
 /// Destroys a context through `call`, with what it holds.
 fn destroy(context: Option<u64>, call: impl FnOnce() -> CUresult) -> CUresult {
     let taken: Vec<Taken> = context.map(|context| book().take_context(context)).unwrap_or_default();
@@ -114,12 +127,12 @@ fn primary(device: CUdevice) -> Option<u64> {
 
 unsafe extern "C" fn cuCtxCreate(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult {
     // SAFETY: the arguments are the program's, passed on as they are.
-    unsafe { create(context, || real::cuCtxCreate(context, flags, device)) }
+    unsafe { create_own(context, || real::cuCtxCreate(context, flags, device)) }
 }
 
 unsafe extern "C" fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult {
     // SAFETY: the arguments are the program's, passed on as they are.
-    unsafe { create(context, || real::cuCtxCreate_v2(context, flags, device)) }
+    unsafe { create_own(context, || real::cuCtxCreate_v2(context, flags, device)) }
 }
 
 unsafe extern "C" fn cuCtxCreate_v3(
@@ -130,7 +143,7 @@ unsafe extern "C" fn cuCtxCreate_v3(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the arguments are the program's, passed on as they are.
-    unsafe { create(context, || real::cuCtxCreate_v3(context, affinities, count, flags, device)) }
+    unsafe { create_own(context, || real::cuCtxCreate_v3(context, affinities, count, flags, device)) }
 }
 
 unsafe extern "C" fn cuCtxCreate_v4(
@@ -140,7 +153,7 @@ unsafe extern "C" fn cuCtxCreate_v4(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the arguments are the program's, passed on as they are.
-    unsafe { create(context, || real::cuCtxCreate_v4(context, parameters, flags, device)) }
+    unsafe { create_own(context, || real::cuCtxCreate_v4(context, parameters, flags, device)) }
 }
 
 unsafe extern "C" fn cuCtxDestroy(context: CUcontext) -> CUresult {
@@ -162,10 +175,16 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: C
         // SAFETY: the driver writes the context there.
         unsafe { create(context, call) }
     };
-    if result == CUresult::SUCCESS {
-        // SAFETY: the driver has written to it.
-        let context = unsafe { *context } as u64;
-        lock(&account().contexts.primary).insert(device, context);
+    if result != CUresult::SUCCESS {
+        return result;
+    }
+    // SAFETY: the driver has written to it.
+    let retained = unsafe { *context };
+    lock(&account().contexts.primary).insert(device, retained as u64);
+    if let Err(refused) = sms::primary_retained(device, retained) {
+        // SAFETY: retained above; the program does not get it.
+        let _ = released(device, unsafe { real::cuDevicePrimaryCtxRelease_v2(device) });
+        return refused;
     }
     result
 }
@@ -194,11 +213,15 @@ unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult 
 }
 
 unsafe extern "C" fn cuDevicePrimaryCtxReset(device: CUdevice) -> CUresult {
+    let primary = primary(device);
+    sms::primary_resets(primary);
     // SAFETY: the argument is the program's, passed on as it is.
-    destroy(primary(device), || unsafe { real::cuDevicePrimaryCtxReset(device) })
+    destroy(primary, || unsafe { real::cuDevicePrimaryCtxReset(device) })
 }
 
 unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
+    let primary = primary(device);
+    sms::primary_resets(primary);
     // SAFETY: the argument is the program's, passed on as it is.
-    destroy(primary(device), || unsafe { real::cuDevicePrimaryCtxReset_v2(device) })
+    destroy(primary, || unsafe { real::cuDevicePrimaryCtxReset_v2(device) })
 }

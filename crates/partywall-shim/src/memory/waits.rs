@@ -6,6 +6,7 @@
 use std::ffi::c_void;
 
 use crate::hooks::{Hook, hooks};
+use crate::sms;
 use crate::sys::CUresult;
 
 use super::abi::{CUcontext, CUstream, real};
@@ -29,12 +30,12 @@ fn waited(result: CUresult) -> CUresult {
 
 unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
     // SAFETY: no arguments.
-    waited(unsafe { real::cuCtxSynchronize() })
+    waited(sms::synchronize(None, || unsafe { real::cuCtxSynchronize() }))
 }
 
 unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
     // SAFETY: the argument is the program's, passed on as it is.
-    waited(unsafe { real::cuCtxSynchronize_v2(context) })
+    waited(sms::synchronize(Some(context), || unsafe { real::cuCtxSynchronize_v2(context) }))
 }
 
 unsafe extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {

@@ -1,5 +1,5 @@
-//! The memory quota on the simulated GPU: programs in processes of their own, with the library preloaded, a node beside
-//! them, and an observer that sees what the device really gave.
+//! The memory quota and the SMs of a tenant on the simulated GPU: programs in processes of their own, with the library preloaded, a
+//! node beside them, and an observer that sees what the device really gave.
 //!
 //! A program is this test's own executable, run with the name of one of [`PROGRAMS`] in its environment.
 #![allow(
@@ -11,6 +11,7 @@
     reason = "a helper that fails fails its test, and a program is told by its environment what to do"
 )]
 
+mod confined;
 mod cuda;
 mod node;
 mod programs;
@@ -24,6 +25,7 @@ use partywall_core::soft_gpu::{FILE, SoftGpu};
 use tempfile::TempDir;
 
 use node::{Node, TOKEN};
+use partywall_shim_api::page::SmSet;
 use programs::{PROGRAM, mib};
 
 /// A shared object, which cargo puts beside the tests' own programs.
@@ -216,4 +218,32 @@ fn without_a_node_nothing_is_limited() {
     let mut command = gpu.tenant("unlimited", Path::new(""));
     command.env_remove("PARTYWALL_SOCKET").env_remove("PARTYWALL_TOKEN");
     run([command]);
+}
+
+#[test]
+fn kernels_stay_on_the_sms_of_the_tenant() {
+    let gpu = Gpu::new();
+    let mut tenants = Vec::new();
+    for groups in ["0 33", "33 33", "4 1", ""] {
+        let set = groups.split_once(' ').map(|(first, count)| SmSet {
+            first: first.parse().unwrap(),
+            groups: count.parse().unwrap(),
+            sms_per_group: 2,
+        });
+        let node = Node::confining(gpu.context, set);
+        let mut tenant = gpu.tenant("confined", node.path());
+        tenant.env(confined::GROUPS, groups);
+        tenants.push((node, tenant));
+    }
+    let (_nodes, tenants): (Vec<_>, Vec<_>) = tenants.into_iter().unzip();
+    run(tenants);
+}
+
+#[test]
+fn a_tenant_whose_sms_cannot_be_had_does_not_compute() {
+    let gpu = Gpu::new();
+    for (first, groups, sms_per_group) in [(0, 67, 2), (66, 1, 2), (u32::MAX, 2, 2), (0, 8, 8)] {
+        let node = Node::confining(gpu.context, Some(SmSet { first, groups, sms_per_group }));
+        run([gpu.tenant("cannot-be-had", node.path())]);
+    }
 }

@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::confined;
 use crate::cuda::{Cuda, Handle, OUT_OF_MEMORY, ok};
 
 /// The variable that names one of them.
@@ -30,6 +31,8 @@ pub(crate) fn run() {
         "graphs" => graphs(),
         "hold" => hold(),
         "unlimited" => unlimited(),
+        "confined" => confined::run(),
+        "cannot-be-had" => confined::cannot_be_had(),
         _ => panic!("no program {program}"),
     }
 }

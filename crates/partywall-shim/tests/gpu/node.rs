@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use partywall_shim_api::VERSION;
 use partywall_shim_api::frame::{ToNode, ToShim};
-use partywall_shim_api::page::Mapped;
+use partywall_shim_api::page::{Mapped, SmSet};
 use partywall_shim_api::socket::{Listener, Socket};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::AsFd;
@@ -23,6 +23,7 @@ const RECALL: Duration = Duration::from_millis(500);
 
 struct Shared {
     quota: u64,
+    sms: Option<SmSet>,
     context: u64,
     stop: AtomicBool,
     leases: Mutex<BTreeMap<u64, (Arc<Socket>, u64)>>,
@@ -40,11 +41,21 @@ pub(crate) struct Node {
 impl Node {
     /// With a quota, and what a context is known to take, bytes.
     pub(crate) fn new(quota: u64, context: u64) -> Self {
+        Self::start(quota, context, None)
+    }
+
+    /// With SMs for the tenant, and memory enough.
+    pub(crate) fn confining(context: u64, sms: Option<SmSet>) -> Self {
+        Self::start(8 << 30, context, sms)
+    }
+
+    fn start(quota: u64, context: u64, sms: Option<SmSet>) -> Self {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("tenants.sock");
         let listener = Listener::bind(&path).unwrap();
         let shared = Arc::new(Shared {
             quota,
+            sms,
             context,
             stop: AtomicBool::new(false),
             leases: Mutex::default(),
@@ -101,7 +112,7 @@ fn accept(shared: &Arc<Shared>, listener: &Listener) {
 fn serve(shared: &Shared, number: u64, socket: Socket) {
     let hello = ToNode::decode(&socket.wait(5_000).unwrap().unwrap().bytes).unwrap();
     let ToNode::Hello { version: VERSION, held_bytes: 0, .. } = hello else { panic!("{hello:?}") };
-    let (page, file) = Mapped::create(1, 0, 0, None).unwrap();
+    let (page, file) = Mapped::create(1, 0, 0, shared.sms).unwrap();
     page.node.quota_bytes.store(shared.quota, Ordering::Relaxed);
     page.node.context_bytes.store(shared.context, Ordering::Relaxed);
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();

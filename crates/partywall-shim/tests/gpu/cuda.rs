@@ -1,6 +1,6 @@
 //! The driver API as a program sees it: by `dlsym` on what `libcuda.so.1` opens to.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
 
 use libloading::Library;
@@ -44,6 +44,21 @@ functions! {
     cuCtxGetCurrent(*mut Handle);
     cuCtxSetCurrent(Handle);
     cuCtxSynchronize();
+    cuCtxPushCurrent_v2(Handle);
+    cuCtxPopCurrent_v2(*mut Handle);
+    cuDeviceGetAttribute(*mut c_int, c_uint, c_int);
+    cuDevicePrimaryCtxReset_v2(c_int);
+    cuStreamCreate(*mut Handle, c_uint);
+    cuStreamGetCtx(Handle, *mut Handle);
+    cuStreamBeginCapture_v2(Handle, c_uint);
+    cuStreamEndCapture(Handle, *mut Handle);
+    cuModuleLoadData(*mut Handle, *const c_void);
+    cuModuleGetFunction(*mut Handle, Handle, *const c_char);
+    cuMemsetD32_v2(u64, c_uint, usize);
+    cuMemcpyDtoH_v2(*mut c_void, u64, usize);
+    cuLaunchKernel(
+        Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
+    );
     cuDevicePrimaryCtxRetain(*mut Handle, c_int);
     cuDevicePrimaryCtxRelease_v2(c_int);
     cuMemGetInfo_v2(*mut usize, *mut usize);

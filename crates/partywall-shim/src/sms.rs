@@ -1,0 +1,272 @@
+//! Confines a process to the SMs of its tenant.
+//!
+//! # Problem
+//!
+//! The node divides the GPU's SMs among tenants. A program knows nothing of that, and neither do the libraries in it, some of which
+//! carry their own copy of the CUDA runtime. Every kernel has to stay on the tenant's SMs, whoever launches it, in whatever
+//! stream and thread, as part of a graph or not, and none of these calls should become slower.
+//!
+//! # Approach
+//!
+//! A green context over the tenant's SMs is a view of the primary context: memory, modules and events are the same in both. It can
+//! be made current like any context, and the streams that are made then, and the default streams too, are its own: what runs in
+//! them stays on its SMs. So there is nothing to do at a launch. Wherever the program makes the primary context current, the library
+//! makes the green context current, and wherever the driver would name the green context, the program is told the primary one.
+//!
+//! What has to be repaired: graphs are launched by the driver in a stream of the primary context (seen on an H200 with CUDA 13.0,
+//! November 2026), so waiting for the current context alone returns too early; the library waits for both. The number of SMs of
+//! the device is told as that of the tenant: a cooperative kernel of one block for each of 132 SMs would not fit fewer, and would be
+//! refused.
+//!
+//! A context that a program makes for itself is no view of the primary one and cannot be confined. A program that divides SMs itself
+//! could leave its own. Both are refused to confined tenants, with a line on standard error.
+//!
+//! # Scenarios
+//!
+//! - S1: a process without a set of SMs: every call is the driver's, after one load.
+//! - S2: the first retained primary context gets its green context before the program sees it; threads that retain it at the same
+//!   time end up with one.
+//! - S3: the driver cannot make the green context, or divides the SMs otherwise than the node found: the primary context is
+//!   refused, and the program does not compute.
+//! - S4: the primary context is reset: its green context goes first, and the next one gets a new one.
+//! - S5: a child after `fork` begins anew.
+#![allow(non_snake_case, reason = "the names are the driver's")]
+
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use partywall_shim_api::page::SmSet;
+
+use crate::hooks::{Hook, hooks};
+use crate::process::page;
+use crate::say::say;
+use crate::sys::{CUresult, CUstream};
+
+mod green;
+
+pub(crate) use green::CUdevice;
+use green::{CUcontext, Confined};
+
+/// The hooks of this area.
+pub(crate) static HOOKS: &[Hook] = hooks![
+    cuCtxSetCurrent,
+    cuCtxGetCurrent,
+    cuCtxPushCurrent,
+    cuCtxPushCurrent_v2,
+    cuCtxPopCurrent,
+    cuCtxPopCurrent_v2,
+    cuCtxGetId,
+    cuStreamGetCtx,
+    cuStreamGetCtx_ptsz,
+    cuStreamGetCtx_v2,
+    cuStreamGetCtx_v2_ptsz,
+    cuDeviceGetAttribute,
+    cuGreenCtxCreate,
+];
+
+mod real {
+    use super::{CUcontext, CUdevice, CUstream, c_int, c_uint, c_ulonglong, c_void};
+
+    crate::real::functions! {
+        fn cuCtxSetCurrent(context: CUcontext);
+        fn cuCtxGetCurrent(context: *mut CUcontext);
+        fn cuCtxPushCurrent(context: CUcontext);
+        fn cuCtxPushCurrent_v2(context: CUcontext);
+        fn cuCtxPopCurrent(context: *mut CUcontext);
+        fn cuCtxPopCurrent_v2(context: *mut CUcontext);
+        fn cuCtxGetId(context: CUcontext, id: *mut c_ulonglong);
+        fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
+        fn cuStreamGetCtx_ptsz(stream: CUstream, context: *mut CUcontext);
+        fn cuStreamGetCtx_v2(stream: CUstream, context: *mut CUcontext, green: *mut *mut c_void);
+        fn cuStreamGetCtx_v2_ptsz(stream: CUstream, context: *mut CUcontext, green: *mut *mut c_void);
+        fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: CUdevice);
+        fn cuGreenCtxCreate(green: *mut *mut c_void, description: *mut c_void, device: CUdevice, flags: c_uint);
+    }
+}
+
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+const SM_COUNT: c_uint = 16;
+
+/// The green context of this process, once there is one. What it points to is never freed: another thread may be looking.
+static CONFINED: AtomicPtr<Confined> = AtomicPtr::new(ptr::null_mut());
+
+fn confined() -> Option<&'static Confined> {
+    // SAFETY: null, or what `primary_retained` leaked.
+    unsafe { CONFINED.load(Ordering::Acquire).as_ref() }
+}
+
+/// In a child after `fork`: it has no contexts.
+pub(crate) fn forked() {
+    CONFINED.store(ptr::null_mut(), Ordering::Release);
+}
+
+/// The program is about to get a primary context. An error stands in for the context: without its SMs a tenant does not compute.
+pub(crate) fn primary_retained(device: CUdevice, primary: *mut c_void) -> Result<(), CUresult> {
+    let Some(set) = page().header.sm_set() else { return Ok(()) };
+    if let Some(confined) = confined() {
+        return if confined.primary == primary {
+            Ok(())
+        } else {
+            say("a second device is refused: the tenant's SMs are those of one");
+            Err(CUresult::NOT_SUPPORTED)
+        };
+    }
+    let made = green::make(device, primary, set).map_err(|refusal| {
+        say(&format!("the SMs of this tenant cannot be had, so it does not compute: {refusal}"));
+        refusal.code
+    })?;
+    let made = Box::into_raw(Box::new(made));
+    let first = CONFINED.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+    if first.is_err() {
+        // SAFETY: made above, and nobody else has seen it.
+        green::destroy(unsafe { *Box::from_raw(made) });
+    }
+    Ok(())
+}
+
+/// The primary context is about to be reset.
+pub(crate) fn primary_resets(primary: Option<u64>) {
+    let confined = CONFINED.load(Ordering::Acquire);
+    // SAFETY: as in `confined`.
+    let Some(&found) = (unsafe { confined.as_ref() }) else { return };
+    let is_it = primary == Some(found.primary.addr() as u64);
+    let taken =
+        || CONFINED.compare_exchange(confined, ptr::null_mut(), Ordering::AcqRel, Ordering::Acquire).is_ok();
+    if is_it && taken() {
+        green::destroy(found);
+    }
+}
+
+/// Whether the program may not do what would lead its kernels off the tenant's SMs. Says so.
+pub(crate) fn refuses(what: &str) -> bool {
+    let refused = page().header.sm_set().is_some();
+    if refused {
+        say(&format!("{what} is refused: the tenant is confined to some SMs, and that would leave them"));
+    }
+    refused
+}
+
+/// Waits through `wait` for the current context, or for that of the argument, and for the other view of it.
+pub(crate) fn synchronize(context: Option<CUcontext>, wait: impl Fn() -> CUresult) -> CUresult {
+    let Some(confined) = confined() else { return wait() };
+    let context = context.unwrap_or_else(current);
+    if context != confined.primary && context != confined.green {
+        return wait();
+    }
+    for view in [confined.green, confined.primary] {
+        let result = green::synchronize(view);
+        if result != CUresult::SUCCESS {
+            return result;
+        }
+    }
+    CUresult::SUCCESS
+}
+
+fn current() -> CUcontext {
+    let mut context = ptr::null_mut();
+    // SAFETY: a place for the answer. Without an answer there is no current context.
+    let _ = unsafe { real::cuCtxGetCurrent(&raw mut context) };
+    context
+}
+
+/// A context as the driver is to see it.
+fn inner(context: CUcontext) -> CUcontext {
+    confined().filter(|confined| confined.primary == context).map_or(context, |confined| confined.green)
+}
+
+/// A context as the program knows it.
+pub(crate) fn outer(context: CUcontext) -> CUcontext {
+    confined().filter(|confined| confined.green == context).map_or(context, |confined| confined.primary)
+}
+
+/// What a call has put into the program's place for a context, as the program knows it.
+///
+/// # Safety
+/// `place` is null, or the driver has written to it if `result` is a success.
+unsafe fn told(result: CUresult, place: *mut CUcontext) -> CUresult {
+    if result == CUresult::SUCCESS && !place.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { *place = outer(*place) };
+    }
+    result
+}
+
+/// Makes hooks that translate a context on the way in, and such that translate one on the way out.
+macro_rules! translated {
+    (in: $($entering:ident)*; out: $($leaving:ident)*; of: $($of:ident)*; of_two: $($two:ident)*;) => {
+        $(unsafe extern "C" fn $entering(context: CUcontext) -> CUresult {
+            // SAFETY: the program's context, or the other view of it.
+            unsafe { real::$entering(inner(context)) }
+        })*
+        $(unsafe extern "C" fn $leaving(context: *mut CUcontext) -> CUresult {
+            // SAFETY: the argument is the program's, and where it is a place the driver has written to it.
+            unsafe { told(real::$leaving(context), context) }
+        })*
+        $(unsafe extern "C" fn $of(stream: CUstream, context: *mut CUcontext) -> CUresult {
+            // SAFETY: as above.
+            unsafe { told(real::$of(stream, context), context) }
+        })*
+        $(unsafe extern "C" fn $two(stream: CUstream, context: *mut CUcontext, green: *mut *mut c_void) -> CUresult {
+            // SAFETY: as above.
+            let result = unsafe { real::$two(stream, context, green) };
+            if result == CUresult::SUCCESS
+                && let Some(confined) = confined()
+                && !context.is_null()
+                && !green.is_null()
+                // SAFETY: places that the driver has written to.
+                && unsafe { *green } == confined.handle
+            {
+                // SAFETY: as above.
+                unsafe { (*context, *green) = (confined.primary, ptr::null_mut()) };
+            }
+            result
+        })*
+    };
+}
+
+translated! {
+    in: cuCtxSetCurrent cuCtxPushCurrent cuCtxPushCurrent_v2;
+    out: cuCtxGetCurrent cuCtxPopCurrent cuCtxPopCurrent_v2;
+    of: cuStreamGetCtx cuStreamGetCtx_ptsz;
+    of_two: cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz;
+}
+
+unsafe extern "C" fn cuCtxGetId(context: CUcontext, id: *mut c_ulonglong) -> CUresult {
+    let asked = if context.is_null() && confined().is_some() { outer(current()) } else { context };
+    // SAFETY: the arguments are the program's; no context means the current one.
+    unsafe { real::cuCtxGetId(asked, id) }
+}
+
+unsafe extern "C" fn cuDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: c_uint,
+    device: CUdevice,
+) -> CUresult {
+    // SAFETY: the arguments are the program's, passed on as they are.
+    let result = unsafe { real::cuDeviceGetAttribute(value, attribute, device) };
+    if attribute == SM_COUNT
+        && result == CUresult::SUCCESS
+        && let Some(SmSet { groups, sms_per_group, .. }) = page().header.sm_set()
+    {
+        // SAFETY: the driver has written to it.
+        let all = unsafe { *value };
+        let ours = groups.saturating_mul(sms_per_group).min(c_int::MAX.cast_unsigned()).cast_signed();
+        // SAFETY: as above.
+        unsafe { *value = all.min(ours) };
+    }
+    result
+}
+
+unsafe extern "C" fn cuGreenCtxCreate(
+    green: *mut *mut c_void,
+    description: *mut c_void,
+    device: CUdevice,
+    flags: c_uint,
+) -> CUresult {
+    if refuses("a green context of the program's own") {
+        return CUresult::NOT_SUPPORTED;
+    }
+    // SAFETY: the arguments are the program's, passed on as they are.
+    unsafe { real::cuGreenCtxCreate(green, description, device, flags) }
+}
