@@ -3,8 +3,8 @@
 //!
 //! # Measured
 //!
-//! Per kernel: its time in a traced pass and its launch shape; for some, the bytes it moved. Per network: the latency
-//! of a CUDA graph replay; for some, at several SM counts.
+//! Per kernel: its time in a traced pass and its launch shape. Per network: the latency of a CUDA graph replay. Of the
+//! networks whose graph was traced also the bytes that each kernel moved, and the latency at several SM counts.
 //!
 //! # Estimated, by this rule
 //!
@@ -25,13 +25,16 @@
 //! - **Room**: blocks over the blocks that fit one SM by threads, registers and shared memory (CUDA's occupancy
 //!   rule for compute capability 9.0). A kernel with more room than SMs runs in waves, and until its last wave is
 //!   placed no other kernel of the same pool can start: launch-order blocking.
-//! - **Traffic**: what a kernel asks of the memory system. Where its bytes were counted, those of VRAM and a part of those
-//!   that stayed in L2 ([`Params::l2_weight`]). By VRAM alone, MobileNetV3 (0.7 MB of 198) would load nothing, and
-//!   networks beside others came out a tenth too fast: L2 and the way to it are shared too, and what hits there
-//!   alone is pushed out beside a neighbour. Elsewhere memory-bound kernels (skinny matrix products among them) move what
-//!   a device copy would on the SMs that their blocks fill, math kernels the fraction [`Params::math_intensity`] of it.
-//!   The counted ones have 0.2 to 0.9 of this where they are memory-bound and twice to four times where they compute;
-//!   these two as averages were tried as the rule, and networks that are not counted came out further off.
+//! - **Traffic**: what a kernel asks of the memory system. Where its bytes were counted, as they were of all traced
+//!   graphs, those of VRAM and a part of those that stayed in L2 ([`Params::l2_weight`]). By VRAM alone, MobileNetV3
+//!   (0.7 MB of 198) would load nothing, and networks beside others came out a tenth too fast: L2 and the way to it are
+//!   shared too, and what hits there alone is pushed out beside a neighbour. Elsewhere (eager passes, recordings made where
+//!   the counters may not be read, and copies and fills, which have none) memory-bound kernels (skinny matrix products
+//!   among them) move what a device copy would on the SMs that their blocks fill, math kernels the fraction
+//!   [`Params::math_intensity`] of it. Counted networks have 0.2 to 0.8 of this in their memory-bound kernels and one to six
+//!   times as much in those that compute; averages of these were tried as the rule, and networks that were not yet counted
+//!   came out further off. By their own counts they do so under MPS too, so that trial says little; no measured co-run
+//!   depends on the rule for math any more.
 //! - **Other GPUs**: math time follows tensor throughput per SM, memory-bound time the stream bandwidth, fixed parts
 //!   stay.
 

@@ -34,7 +34,8 @@ pub struct Params {
     pub queue_knee: f64,
     /// Traffic of math kernels whose bytes were not counted, as a fraction of what a device copy moves on the same SMs.
     /// Fixed by what networks as best-effort tenants cost their neighbours, beyond what their memory-bound kernels explain,
-    /// when none was counted; the networks of the pairs are now, so that nothing there depends on it any more.
+    /// when none was counted. All traced graphs are now, with one to six times as much, so that no measured co-run
+    /// depends on it any more.
     pub math_intensity: f64,
     /// A byte that stays between SMs and L2, as a fraction of one to or from VRAM, in what it asks of the memory system.
     /// Fixed by networks beside networks on half of the SMs each, all with bytes counted: by VRAM alone (0) they are a

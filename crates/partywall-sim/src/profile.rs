@@ -1,8 +1,8 @@
 //! Recorded model profiles: which kernels a network launches, in which order, and how long each took alone.
 //!
 //! The files in `profiles/networks/` hold what was measured and nothing else, and say for each figure where it comes
-//! from. What was not measured (for many networks the bytes moved and how kernels scale with SMs) is estimated when a
-//! profile becomes a [`crate::kernel::Program`], by the rule documented there.
+//! from. What was not measured (the bytes moved and how kernels scale with SMs, of networks that were traced in an eager
+//! pass only) is estimated when a profile becomes a [`crate::kernel::Program`], by the rule documented there.
 
 use std::fmt::Write as _;
 

@@ -17,6 +17,28 @@ fn every_recorded_network_reads_and_is_written_back_the_same() {
     }
 }
 
+/// Counters are matched with kernels by name; what is not found is left to the rule, and that should be copies and fills
+/// alone, which have none.
+#[test]
+fn counted_networks_are_counted_whole() {
+    let counted = recorded_names().map(|name| recorded(name).unwrap());
+    let counted: Vec<Profile> = counted.filter(|profile| profile.sources.bytes.is_some()).collect();
+    assert!(counted.len() >= 20, "{}", counted.len());
+    for profile in counted {
+        for (index, &(shape, _)) in profile.kernels.iter().enumerate() {
+            let launched = profile.shapes[shape as usize].kind != KernelKind::Copy;
+            let (vram, l2) = (profile.vram_bytes[index], profile.l2_bytes[index]);
+            assert_eq!(
+                (vram.is_some(), l2.is_some()),
+                (launched, launched),
+                "{} kernel {index}",
+                profile.name()
+            );
+            assert!(vram <= l2, "{} kernel {index}: what goes to VRAM goes through L2", profile.name());
+        }
+    }
+}
+
 /// A small made-up recording with everything that can be recorded.
 fn complete() -> Profile {
     let shape = |kind, blocks| Shape { kind, blocks, threads: 256, regs: 32, smem: 0 };
