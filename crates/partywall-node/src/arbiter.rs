@@ -15,6 +15,7 @@
 //! reads. A tenant that rings without end keeps this thread awake and nobody waiting.
 
 pub mod room;
+pub mod squeeze;
 pub mod turns;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use crate::clock;
 use crate::leases::ProcessId;
 use room::Room;
+use squeeze::{LaunchOptions, Squeeze};
 use turns::{Grant, Turns};
 
 #[cfg(test)]
@@ -104,6 +106,11 @@ pub enum CopyOptionsError {
          between"
     )]
     Part(String),
+    /// The same about launches.
+    #[error(
+        "`{0}` says nothing about launches; write off, or chunks=2, launches=4, release=50us with commas between"
+    )]
+    Launches(String),
     /// A value that is none.
     #[error("`{part}`: {reason}")]
     Value {
@@ -181,7 +188,7 @@ impl Arbiter {
     ///
     /// # Errors
     /// When the parameters are impossible, or the system gives no thread or descriptor.
-    pub fn start(config: Config) -> io::Result<Self> {
+    pub fn start(config: Config, launches: LaunchOptions) -> io::Result<Self> {
         let turns = Turns::new(config).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let bells = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -198,6 +205,7 @@ impl Arbiter {
             grants: Vec::new(),
             news: Vec::new(),
             room: Room::default(),
+            squeeze: Squeeze::new(launches),
             gives_way: few,
         };
         let thread = std::thread::Builder::new().name("copies".to_owned()).spawn(move || state.run())?;
@@ -278,6 +286,8 @@ struct Thread {
     done: Vec<[u64; 2]>,
     /// What is done for copies that go straight.
     room: Room,
+    /// Who launches nothing now.
+    squeeze: Squeeze,
     gives_way: bool,
 }
 
@@ -287,12 +297,13 @@ impl Thread {
         let mut looks = 0;
         while self.obey() {
             self.make_room();
+            let is_watching = self.squeeze.look(clock::now);
             if self.look() {
                 moved_at = clock::now();
                 continue;
             }
             looks += 1;
-            if self.turns.is_busy() && looks % LOOKS != 0 && !self.gives_way {
+            if (self.turns.is_busy() || is_watching) && looks % LOOKS != 0 && !self.gives_way {
                 std::hint::spin_loop();
                 continue;
             }
@@ -301,7 +312,7 @@ impl Thread {
             self.room.expire(now);
             // Also with nothing in flight: between the parts of a large copy there is nothing for a moment.
             // And while a copy is announced, for which packets stand still longer than that.
-            if now.saturating_sub(moved_at) < SPIN || self.room.is_wanted() {
+            if now.saturating_sub(moved_at) < SPIN || self.room.is_wanted() || is_watching {
                 std::thread::yield_now();
             } else {
                 self.sleep();
@@ -340,6 +351,7 @@ impl Thread {
                         && self.turns.add(process, tenant)
                     {
                         self.room.add(process, class, &page);
+                        self.squeeze.add(now, process, tenant, class, &page);
                         self.pages.insert(process, Known { tenant, page, bell, watch });
                     }
                 }
@@ -355,6 +367,7 @@ impl Thread {
             let _ = epoll::delete(&self.bells, &known.bell);
         }
         self.room.remove(process);
+        self.squeeze.remove(now, process);
         self.turns.remove(now, process, &mut self.grants);
     }
 
@@ -437,7 +450,7 @@ impl Thread {
         say(&self.pages, 1);
         self.room.rest();
         Page::fence();
-        if !self.look() {
+        if !self.squeeze.look(clock::now) && !self.look() {
             let limit = self.turns.deadline().map(|at| {
                 let left = at.saturating_sub(clock::now()).0;
                 Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }

@@ -30,6 +30,7 @@ use partywall_core::tenant::TenantId;
 use partywall_core::units::Bytes;
 use partywall_shim_api::socket::Listener;
 
+use crate::arbiter::squeeze::LaunchOptions;
 use crate::arbiter::{Arbiter, CopyOptions};
 use crate::facts::NodeView;
 use crate::leases::{self, Leases};
@@ -61,6 +62,8 @@ pub struct Options {
     pub context_estimate: Bytes,
     /// How copies are decided about.
     pub copies: CopyOptions,
+    /// How launches are.
+    pub launches: LaunchOptions,
     /// What shows the memory of processes; or why nothing does.
     pub watch: Result<Box<dyn MemoryWatch>, String>,
 }
@@ -75,6 +78,7 @@ impl Options {
             overcommit: false,
             context_estimate: CONTEXT_ESTIMATE,
             copies: CopyOptions::default(),
+            launches: LaunchOptions::default(),
             watch,
         }
     }
@@ -124,7 +128,7 @@ impl Registry {
             overcommit: options.overcommit,
         };
         let leases = Leases::new(book).map_err(invalid)?;
-        let arbiter = Arbiter::start(options.copies.scheduler)?;
+        let arbiter = Arbiter::start(options.copies.scheduler, options.launches)?;
         let (watcher, first) = match options.watch {
             Ok(watch) => {
                 let (watcher, first) = Watcher::start(watch)?;
@@ -135,6 +139,7 @@ impl Registry {
         let state = State::new(
             book,
             options.copies,
+            options.launches,
             leases,
             arbiter,
             Measuring::new(watcher, first, options.context_estimate),

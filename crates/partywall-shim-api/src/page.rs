@@ -44,6 +44,12 @@ pub const MEMORY_PATHS: usize = 10;
 /// announced: it may wait for the turn of a neighbour's packets, a millisecond.
 pub const ANNOUNCEMENTS: usize = 16;
 
+/// Chunks of launches that can be under way at the same time. What is launched beyond them is not bounded by chunks.
+pub const CHUNKS: usize = 16;
+
+/// For how long a launch is held at most, whatever the page says: beside neighbours that are always active a process goes on, slowly.
+pub const HOLD_LIMIT_NS: u64 = 100_000_000;
+
 /// Who the page belongs to. Written by the node before the tenant gets the page, and never after.
 #[derive(Debug)]
 #[repr(C)]
@@ -147,6 +153,11 @@ pub struct NodeSide {
     pub pace: [AtomicU32; 2],
     /// 1 while neighbours have packets under way, per direction: copies that go straight to the driver are to be announced.
     pub announce: [AtomicU32; 2],
+    /// Chunks of a best-effort process that may be under way at a time, and launches in each; a latency-sensitive process says whether
+    /// it is active while the first is not 0. 0: launches go straight to the driver.
+    pub chunks: [AtomicU32; 2],
+    /// 1 while a best-effort process is to launch nothing: a latency-sensitive neighbour is active.
+    pub hold: AtomicU32,
 }
 
 /// Copies of one direction, as the shim counts them. All since the page was made.
@@ -205,6 +216,12 @@ pub struct ShimSide {
     pub covered_unknown: AtomicU32,
     /// Copies that went straight to the driver and are not known to be through.
     pub announced: Announced,
+    /// Chunks of launches that are not known to be through: 0 free, otherwise 1. The process takes a free word, the device frees it.
+    pub chunks: [AtomicU32; CHUNKS],
+    /// 1 while a latency-sensitive process has work on the device, as far as it knows.
+    pub active: AtomicU32,
+    /// Time that launches were held, summed up over threads.
+    pub held_ns: AtomicU64,
 }
 
 /// A word for each announced copy, per direction: 0 free, otherwise 1. The process takes a free word; the device itself frees it, by a stream memory operation behind the copy, so that nobody has to wait for that.

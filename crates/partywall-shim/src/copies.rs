@@ -46,9 +46,11 @@ mod device;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use announce::clear_behind;
 use copier::Desk;
-use cuda::{Gate, LEGACY, PER_THREAD, Planes, Rows};
-use driver::Stream;
+use cuda::{Gate, Planes, Rows};
+pub(crate) use cuda::{LEGACY, PER_THREAD, is_through};
+pub(crate) use driver::Stream;
 use pool::Pool;
 use route::{between, planes, rows, to_device, to_host};
 
@@ -149,7 +151,7 @@ impl Shared {
 }
 
 /// The stream that a call means, by a handle that means the same everywhere.
-fn meant(stream: CUstream, default: Stream) -> Stream {
+pub(crate) fn meant(stream: CUstream, default: Stream) -> Stream {
     match stream.0.expose_provenance() {
         0 => default,
         stream => stream,

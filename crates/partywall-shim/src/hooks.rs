@@ -31,8 +31,10 @@ macro_rules! hooks {
 pub(crate) use hooks;
 
 /// All hooks, by area. An area has its lists in the module that does its work.
-static AREAS: &[&[&[Hook]]] =
-    &[&[process::HOOKS, resolve::HOOKS, launch::HOOKS, copies::HOOKS, sms::HOOKS], memory::HOOKS];
+static AREAS: &[&[&[Hook]]] = &[
+    &[process::HOOKS, resolve::HOOKS, launch::HOOKS, launch::busy::HOOKS, copies::HOOKS, sms::HOOKS],
+    memory::HOOKS,
+];
 
 /// All of them, one by one.
 fn all() -> impl Iterator<Item = &'static Hook> {

@@ -1,19 +1,55 @@
 //! Launches of kernels: counted in the page. Those of graphs are in [`crate::memory`], because graphs allocate.
 //!
-//! This is the way that must cost nothing: one addition to a counter, and the call. Variants for the default stream of
-//! each thread count the same.
+//! This is the way that must cost nothing: one addition to a counter, a question to the page, and the call. Variants for the default
+//! stream of each thread count the same. Only where the node decides about launches there is more: those of best-effort
+//! processes go through a turnstile ([`turnstile`]), and latency-sensitive ones say that they are at work ([`busy`]).
 #![allow(non_snake_case, reason = "the names are the driver's")]
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
 
+use crate::copies::{LEGACY, PER_THREAD, Stream, meant};
 use crate::hooks::{Hook, hooks};
 use crate::process::page;
 use crate::sys::{CUfunction, CUresult, CUstream};
 
+pub(crate) mod busy;
+mod turnstile;
+
+/// In a child after `fork`.
+pub(crate) fn forked() {
+    busy::forked();
+}
+
+/// Launches through `call`, as the node decides. `stream` is only asked for where it does. `is_whole`: a graph, of any number of kernels.
+#[inline]
+pub(crate) fn launch(
+    stream: impl FnOnce() -> Stream,
+    is_whole: bool,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let page = page();
+    if page.node.chunks[0].load(Ordering::Relaxed) == 0 {
+        return call();
+    }
+    if page.header.class.load(Ordering::Relaxed) == 0 {
+        busy::launched(page, stream());
+        call()
+    } else {
+        turnstile::pass(page, stream(), is_whole, call)
+    }
+}
+
+/// The first fields of `CUlaunchConfig` in cuda.h.
+#[repr(C)]
+struct Configuration {
+    sizes: [c_uint; 7],
+    stream: CUstream,
+}
+
 /// Makes hooks that add one to a counter of the page and call the real function.
 macro_rules! counted {
-    ($($counter:ident: fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) in $stream:expr;)*) => {
         mod real {
             use super::{CUfunction, CUstream, c_int, c_uint, c_void};
             crate::real::functions! { $(fn $name($($argument: $type),*);)* }
@@ -22,9 +58,9 @@ macro_rules! counted {
         $(
             #[allow(clippy::too_many_arguments, reason = "the prototype is the driver's")]
             unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
-                page().shim.$counter.fetch_add(1, Ordering::Relaxed);
+                page().shim.launches.fetch_add(1, Ordering::Relaxed);
                 // SAFETY: the arguments are the program's, passed on as they are.
-                unsafe { real::$name($($argument),*) }
+                launch(|| $stream, false, || unsafe { real::$name($($argument),*) })
             }
         )*
 
@@ -34,30 +70,44 @@ macro_rules! counted {
 }
 
 counted! {
-    launches: fn cuLaunchKernel(
+    fn cuLaunchKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    );
-    launches: fn cuLaunchKernel_ptsz(
+    ) in meant(stream, LEGACY);
+    fn cuLaunchKernel_ptsz(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    );
-    launches: fn cuLaunchKernelEx(
+    ) in meant(stream, PER_THREAD);
+    fn cuLaunchKernelEx(
         configuration: *const c_void, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    );
-    launches: fn cuLaunchKernelEx_ptsz(
+    ) in
+        // SAFETY: the program's configuration, which the driver is about to read.
+        unsafe { configured(configuration, LEGACY) };
+    fn cuLaunchKernelEx_ptsz(
         configuration: *const c_void, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    );
-    launches: fn cuLaunchCooperativeKernel(
+    ) in
+        // SAFETY: the program's configuration, which the driver is about to read.
+        unsafe { configured(configuration, PER_THREAD) };
+    fn cuLaunchCooperativeKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    );
-    launches: fn cuLaunchCooperativeKernel_ptsz(
+    ) in meant(stream, LEGACY);
+    fn cuLaunchCooperativeKernel_ptsz(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    );
-    launches: fn cuLaunchCooperativeKernelMultiDevice(launches: *mut c_void, devices: c_uint, flags: c_uint);
-    launches: fn cuLaunch(function: CUfunction);
-    launches: fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int);
-    launches: fn cuLaunchGridAsync(function: CUfunction, width: c_int, height: c_int, stream: CUstream);
+    ) in meant(stream, PER_THREAD);
+    fn cuLaunchCooperativeKernelMultiDevice(launches: *mut c_void, devices: c_uint, flags: c_uint) in LEGACY;
+    fn cuLaunch(function: CUfunction) in LEGACY;
+    fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int) in LEGACY;
+    fn cuLaunchGridAsync(function: CUfunction, width: c_int, height: c_int, stream: CUstream) in meant(stream, LEGACY);
+}
+
+/// The stream of a configuration.
+///
+/// # Safety
+/// As the driver's documentation says of configurations.
+unsafe fn configured(configuration: *const c_void, default: Stream) -> Stream {
+    // SAFETY: the caller's promise; the driver would read it, too.
+    let configuration = unsafe { configuration.cast::<Configuration>().as_ref() };
+    configuration.map_or(default, |configuration| meant(configuration.stream, default))
 }

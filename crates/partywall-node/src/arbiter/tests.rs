@@ -47,7 +47,7 @@ impl Copier {
 
 impl Link {
     fn new(tenants: &[(Class, u32)]) -> Self {
-        let arbiter = Arbiter::start(Config::default()).unwrap();
+        let arbiter = Arbiter::start(Config::default(), LaunchOptions::default()).unwrap();
         let copiers = tenants.iter().enumerate().map(|(n, &(class, weight))| {
             let id = TenantId(n as u32);
             arbiter.add_tenant(id, class, weight);

@@ -162,7 +162,8 @@ impl State {
         let welcome = ToShim::Welcome { version: VERSION, lease_bytes: lease.lease.0 };
         let descriptors = [file.as_fd(), bell.as_fd()];
         connection.socket.as_ref().ok_or(Error::Closed)?.send(&welcome.encode(), &descriptors)?;
-        if let Some(arbiter) = self.arbiter.as_ref().filter(|_| self.copies.decided) {
+        if let Some(arbiter) = self.arbiter.as_ref().filter(|_| self.copies.decided || self.launches.decided)
+        {
             arbiter.add(process, id, page, bell, copies);
         }
         self.dirty.insert(id);

@@ -17,6 +17,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use super::contexts::Measuring;
 use super::member::{Connection, Stage};
 use super::tenant::Tenant;
+use crate::arbiter::squeeze::LaunchOptions;
 use crate::arbiter::{Arbiter, CopyOptions};
 use crate::clock;
 use crate::leases::{self, Action, AddError, Event, Leases, ProcessId};
@@ -48,6 +49,7 @@ pub(crate) const READING: u64 = u64::MAX - 2;
 pub(crate) struct State {
     pub(crate) book: leases::Config,
     pub(crate) copies: CopyOptions,
+    pub(crate) launches: LaunchOptions,
     pub(crate) leases: Leases,
     pub(crate) measuring: Measuring,
     pub(crate) tenants: BTreeMap<TenantId, Tenant>,
@@ -69,6 +71,7 @@ impl State {
     pub(crate) fn new(
         book: leases::Config,
         copies: CopyOptions,
+        launches: LaunchOptions,
         leases: Leases,
         arbiter: Arbiter,
         measuring: Measuring,
@@ -86,6 +89,7 @@ impl State {
         Ok(Self {
             book,
             copies,
+            launches,
             leases,
             measuring,
             tenants: BTreeMap::new(),

@@ -124,7 +124,12 @@ pub(super) const STREAMS: Subject = Subject {
     rules: &[
         watched(
             &["cuCtxSynchronize", "cuEventSynchronize", "cuStreamSynchronize"],
-            "after it, memory that pools have given back to the device is no longer counted",
+            "after it, memory that pools have given back to the device is no longer counted, and a process that has nothing left to do \
+             there is no longer active",
+        ),
+        watched(
+            &["cuEventQuery", "cuStreamDestroy", "cuStreamQuery"],
+            "a process that finds that it has nothing left to do on the device is no longer active",
         ),
         enforced(
             &["cuStreamGetCtx"],
@@ -135,7 +140,6 @@ pub(super) const STREAMS: Subject = Subject {
                 "cuEventCreate",
                 "cuEventDestroy",
                 "cuEventElapsedTime",
-                "cuEventQuery",
                 "cuEventRecord",
                 "cuEventRecordWithFlags",
                 "cuIpcGetEventHandle",
@@ -145,13 +149,11 @@ pub(super) const STREAMS: Subject = Subject {
                 "cuStreamCopyAttributes",
                 "cuStreamCreate",
                 "cuStreamCreateWithPriority",
-                "cuStreamDestroy",
                 "cuStreamGetAttribute",
                 "cuStreamGetDevice",
                 "cuStreamGetFlags",
                 "cuStreamGetId",
                 "cuStreamGetPriority",
-                "cuStreamQuery",
                 "cuStreamSetAttribute",
                 "cuStreamWaitEvent",
                 "cuStreamWaitValue32",

@@ -21,6 +21,8 @@ fn the_layout_is_that_of_version_3() {
         ("node.others_used_bytes", offset_of!(Page, node.others_used_bytes), 136),
         ("node.pace", offset_of!(Page, node.pace), 144),
         ("node.announce", offset_of!(Page, node.announce), 152),
+        ("node.chunks", offset_of!(Page, node.chunks), 160),
+        ("node.hold", offset_of!(Page, node.hold), 168),
         ("shim", offset_of!(Page, shim), 192),
         ("shim.copies", offset_of!(Page, shim.0.copies), 208),
         ("shim.launches", offset_of!(Page, shim.0.launches), 320),
@@ -28,11 +30,13 @@ fn the_layout_is_that_of_version_3() {
         ("shim.refusals", offset_of!(Page, shim.0.refusals), 440),
         ("shim.covered_unknown", offset_of!(Page, shim.0.covered_unknown), 460),
         ("shim.announced", offset_of!(Page, shim.0.announced), 512),
+        ("shim.chunks", offset_of!(Page, shim.0.chunks), 640),
+        ("shim.active", offset_of!(Page, shim.0.active), 704),
     ];
     for (name, found, expected) in at {
         assert_eq!(found, expected, "{name}");
     }
-    assert_eq!(size_of::<Page>(), 640);
+    assert_eq!(size_of::<Page>(), 768);
 }
 
 #[test]

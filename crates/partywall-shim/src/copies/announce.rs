@@ -50,19 +50,24 @@ pub(super) fn straight(
         take_back();
         return result;
     }
-    // The driver is asked after the announcement: neighbours make room in the meantime. In a stream under capture nothing
-    // is copied now.
-    let device = if cuda::runs(stream) { address(page, word) } else { None };
-    let Some(address) = device else {
-        take_back();
-        return pass();
-    };
+    // The driver is asked after the announcement: neighbours make room in the meantime.
+    let device = address(stream, page, word);
     let result = pass();
-    let write = Mark::Write { address, value: 0 };
-    if result != CUresult::SUCCESS || DRIVER.marks(stream, &[write]).is_err() {
+    let is_left_to_the_device =
+        result == CUresult::SUCCESS && device.is_some_and(|address| clear(stream, address));
+    if !is_left_to_the_device {
         take_back();
     }
     result
+}
+
+/// Has the device clear a word of the page when it is through with all that is in a stream now; whether it will.
+pub(crate) fn clear_behind(stream: Stream, page: &'static Page, word: &AtomicU32) -> bool {
+    gate() == Some(DRIVER.gate) && address(stream, page, word).is_some_and(|address| clear(stream, address))
+}
+
+fn clear(stream: Stream, address: u64) -> bool {
+    DRIVER.marks(stream, &[Mark::Write { address, value: 0 }]).is_ok()
 }
 
 /// Takes a word of the page.
@@ -82,8 +87,11 @@ fn announce(page: &'static Page, direction: usize) -> Option<&'static AtomicU32>
     Some(word)
 }
 
-/// Where the device finds a word of the page.
-fn address(page: &'static Page, word: &AtomicU32) -> Option<u64> {
+/// Where the device finds a word of the page, for a write in a stream. In one under capture nothing runs now.
+fn address(stream: Stream, page: &'static Page, word: &AtomicU32) -> Option<u64> {
+    if !cuda::runs(stream) {
+        return None;
+    }
     let device = shared()?.pool(DRIVER.gate)?.page(&DRIVER, page)?;
     Some(device + (std::ptr::from_ref(word).addr() - std::ptr::from_ref(page).addr()) as u64)
 }

@@ -11,9 +11,9 @@ use crate::clock::now_ns;
 use crate::sys::{CUresult, CUstream};
 
 /// The legacy default stream and that of each thread, by their handles.
-pub(super) const LEGACY: Stream = 1;
+pub(crate) const LEGACY: Stream = 1;
 /// See [`LEGACY`].
-pub(super) const PER_THREAD: Stream = 2;
+pub(crate) const PER_THREAD: Stream = 2;
 
 const HOST_PORTABLE: c_uint = 1;
 const HOST_MAPPED: c_uint = 2;
@@ -231,6 +231,12 @@ pub(super) fn runs(stream: Stream) -> bool {
     // SAFETY: the stream is the program's argument, which the driver checks; it writes a status.
     let result = unsafe { real::cuStreamIsCapturing(handle(stream), &mut status) };
     result == CUresult::SUCCESS && status == 0
+}
+
+/// Whether a stream has nothing left to do. Not while it is captured, which a question would end.
+pub(crate) fn is_through(stream: Stream) -> bool {
+    // SAFETY: a stream of the program that it has not destroyed, or a default stream.
+    apart(|| runs(stream) && unsafe { real::cuStreamQuery(handle(stream)) } == CUresult::SUCCESS)
 }
 
 /// Waits on the host for a stream.

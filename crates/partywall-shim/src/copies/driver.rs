@@ -4,7 +4,7 @@
 pub(super) type Code = crate::sys::CUresult;
 
 /// A stream's handle; 0, 1 and 2 are default streams.
-pub(super) type Stream = usize;
+pub(crate) type Stream = usize;
 
 /// Something that a stream does to a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use partywall_core::memory_ledger::PAGE;
 use partywall_core::units::Bytes;
 
+use crate::copies::{LEGACY, PER_THREAD, meant};
 use crate::hooks::{Hook, hooks};
 use crate::process::page;
-use crate::sys::CUresult;
+use crate::sys::{self, CUresult};
 
 use super::abi::{
     AllocationNode, CUdevice, CUgraph, CUgraphExec, CUgraphNode, CUstream, NODE_ALLOCATION, NODE_GRAPH, real,
@@ -276,12 +277,14 @@ unsafe extern "C" fn cuGraphUpload_ptsz(exec: CUgraphExec, stream: CUstream) -> 
 
 unsafe extern "C" fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> CUresult {
     page().shim.graph_launches.fetch_add(1, Ordering::Relaxed);
+    let to = || meant(sys::CUstream(stream), LEGACY);
     // SAFETY: the arguments are the program's, passed on as they are.
-    launch(exec, || unsafe { real::cuGraphLaunch(exec, stream) })
+    launch(exec, || crate::launch::launch(to, true, || unsafe { real::cuGraphLaunch(exec, stream) }))
 }
 
 unsafe extern "C" fn cuGraphLaunch_ptsz(exec: CUgraphExec, stream: CUstream) -> CUresult {
     page().shim.graph_launches.fetch_add(1, Ordering::Relaxed);
+    let to = || meant(sys::CUstream(stream), PER_THREAD);
     // SAFETY: the arguments are the program's, passed on as they are.
-    launch(exec, || unsafe { real::cuGraphLaunch_ptsz(exec, stream) })
+    launch(exec, || crate::launch::launch(to, true, || unsafe { real::cuGraphLaunch_ptsz(exec, stream) }))
 }

@@ -6,6 +6,7 @@
 use std::ffi::c_void;
 
 use crate::hooks::{Hook, hooks};
+use crate::launch::busy;
 use crate::sms;
 use crate::sys::CUresult;
 
@@ -21,34 +22,38 @@ pub(super) static HOOKS: &[Hook] = hooks![
     cuEventSynchronize
 ];
 
-fn waited(result: CUresult) -> CUresult {
-    if result == CUresult::SUCCESS && book().was_freed_to_pool() {
-        settle_all();
+/// After a wait, `all`: for the whole context.
+fn waited(all: bool, result: CUresult) -> CUresult {
+    if result == CUresult::SUCCESS {
+        busy::waited(all);
+        if book().was_freed_to_pool() {
+            settle_all();
+        }
     }
     result
 }
 
 unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
     // SAFETY: no arguments.
-    waited(sms::synchronize(None, || unsafe { real::cuCtxSynchronize() }))
+    waited(true, sms::synchronize(None, || unsafe { real::cuCtxSynchronize() }))
 }
 
 unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
     // SAFETY: the argument is the program's, passed on as it is.
-    waited(sms::synchronize(Some(context), || unsafe { real::cuCtxSynchronize_v2(context) }))
+    waited(true, sms::synchronize(Some(context), || unsafe { real::cuCtxSynchronize_v2(context) }))
 }
 
 unsafe extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
     // SAFETY: the argument is the program's, passed on as it is.
-    waited(unsafe { real::cuStreamSynchronize(stream) })
+    waited(false, unsafe { real::cuStreamSynchronize(stream) })
 }
 
 unsafe extern "C" fn cuStreamSynchronize_ptsz(stream: CUstream) -> CUresult {
     // SAFETY: the argument is the program's, passed on as it is.
-    waited(unsafe { real::cuStreamSynchronize_ptsz(stream) })
+    waited(false, unsafe { real::cuStreamSynchronize_ptsz(stream) })
 }
 
 unsafe extern "C" fn cuEventSynchronize(event: *mut c_void) -> CUresult {
     // SAFETY: the argument is the program's, passed on as it is.
-    waited(unsafe { real::cuEventSynchronize(event) })
+    waited(false, unsafe { real::cuEventSynchronize(event) })
 }

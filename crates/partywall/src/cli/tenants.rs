@@ -10,6 +10,7 @@ use partywall_core::config::{MAX_WEIGHT, is_tenant_name};
 use partywall_core::tenant::Class;
 use partywall_core::units::{Bytes, Nanos};
 use partywall_node::arbiter::CopyOptions;
+use partywall_node::arbiter::squeeze::LaunchOptions;
 
 use super::GpuChoice;
 
@@ -39,6 +40,10 @@ pub struct NodeArguments {
     /// `packet=1536KiB,in-flight=2,direct-ls=16MiB,direct-be=64KiB,min-charge=64KiB` (docs/copies.md).
     #[arg(long, value_name = "PARTS")]
     pub copies: Option<CopyOptions>,
+    /// Have best-effort tenants launch little at a time, and nothing while latency-sensitive ones are active: `off` (the default), or
+    /// parts of `chunks=2,launches=4,release=50us`.
+    #[arg(long, value_name = "OPTIONS", hide = true)]
+    pub launches: Option<LaunchOptions>,
     /// End when standard input is closed: whoever started the node is gone.
     #[arg(long, hide = true)]
     pub until_closed: bool,

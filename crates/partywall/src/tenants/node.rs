@@ -35,7 +35,8 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<(), Failure> {
         lifetime: lifetime(arguments)?,
         temporary: arguments.temporary,
     };
-    let gpu = Options { copies: arguments.copies.unwrap_or_default(), ..gpu()? };
+    let (copies, launches) = (arguments.copies.unwrap_or_default(), arguments.launches.unwrap_or_default());
+    let gpu = Options { copies, launches, ..gpu()? };
     // Made once the folder is ours, dropped when the node has ended.
     let server = RefCell::new(None);
     let service = |folder: &Folder| -> Result<Box<dyn TenantService>, Error> {

@@ -1,0 +1,253 @@
+//! Best-effort processes launch nothing while latency-sensitive ones are active.
+//!
+//! # Problem
+//!
+//! Kernels of a neighbour take SMs, caches and memory from those of a request, however small their share is. When nobody else runs,
+//! a request takes as long as alone. But it is not known when one comes, and what the neighbour has queued by then runs first.
+//!
+//! # Approach
+//!
+//! Best-effort processes keep only a few chunks of launches on the device, and say so in their pages; latency-sensitive ones say there
+//! whether they are active. Both without a system call ([`ShimSide`](partywall_shim_api::page::ShimSide)). Who is to stand back when, and
+//! for how long after a request, is [`SmArbiter`]'s decision, the same that the simulator runs: a tenant that has no SMs
+//! holds its launches. As the launches of a tenant cannot be told apart by SMs here, each tenant counts as one SM: what matters is
+//! whether it has any.
+//!
+//! That a process is active is a claim. One that stands for longer than [`LIMIT`] no longer counts until it is taken back: nobody
+//! waits for an answer that long, or the process never looks whether its work is done.
+//!
+//! # Scenarios
+//!
+//! - S1: a latency-sensitive process becomes active: best-effort ones hold; it is idle for the release time: they go on.
+//! - S2: one of two is still active: they hold.
+//! - S3: who is active for too long no longer counts, and counts again after it was idle.
+//! - S4: processes that come or go: who comes in between holds as well, and one that dies active does not leave others held.
+//! - S5: tenants of one class alone: nobody holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use partywall_core::sm_arbiter::{Action, Config, Event, Follow, Policy, Seat, SmArbiter};
+use partywall_core::tenant::{Class, TenantId};
+use partywall_core::units::{Nanos, SmCount};
+use partywall_shim_api::page::{CHUNKS, Mapped};
+
+use super::CopyOptionsError;
+use crate::leases::ProcessId;
+
+#[cfg(test)]
+mod tests;
+
+/// How long a process can be active at a time.
+pub const LIMIT: Nanos = Nanos::from_millis(500);
+
+/// Whether launches are decided about, and how, as in `chunks=2,launches=4,release=50us`, each part optional, or `off`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchOptions {
+    /// Whether they are at all; otherwise they go straight to the driver, and are counted.
+    pub decided: bool,
+    /// Chunks of a best-effort process on the device at a time: two, so that the device finds the next one there.
+    pub chunks: u32,
+    /// Launches in a chunk. A mark behind each costs the device some microseconds.
+    pub launches: u32,
+    /// How long latency-sensitive tenants must have been idle before best-effort ones go on.
+    pub release: Nanos,
+}
+
+impl Default for LaunchOptions {
+    fn default() -> Self {
+        Self { decided: false, chunks: 2, launches: 4, release: Nanos::from_micros(50) }
+    }
+}
+
+impl FromStr for LaunchOptions {
+    type Err = CopyOptionsError;
+
+    fn from_str(text: &str) -> Result<Self, CopyOptionsError> {
+        fn value<T: FromStr<Err: fmt::Display>>(part: &str, text: &str) -> Result<T, CopyOptionsError> {
+            let wrong =
+                |error: T::Err| CopyOptionsError::Value { part: part.to_owned(), reason: error.to_string() };
+            text.parse().map_err(wrong)
+        }
+        let mut options = Self { decided: true, ..Self::default() };
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                None if part == "off" => options.decided = false,
+                Some(("chunks", count)) => options.chunks = value(part, count)?,
+                Some(("launches", count)) => options.launches = value(part, count)?,
+                Some(("release", time)) => options.release = value(part, time)?,
+                _ => return Err(CopyOptionsError::Launches(part.to_owned())),
+            }
+        }
+        let possible = 1..=CHUNKS as u32;
+        if !possible.contains(&options.chunks) || options.launches == 0 {
+            let reason = format!("chunks are 1 to {CHUNKS}, and launches at least 1");
+            return Err(CopyOptionsError::Value { part: text.to_owned(), reason });
+        }
+        Ok(options)
+    }
+}
+
+#[derive(Debug)]
+struct Process {
+    tenant: TenantId,
+    class: Class,
+    page: Arc<Mapped>,
+    /// Latency-sensitive: when it was first seen active; zero while it is not.
+    since: Nanos,
+}
+
+/// Who is active and who holds.
+#[derive(Debug)]
+pub struct Squeeze {
+    options: LaunchOptions,
+    processes: BTreeMap<ProcessId, Process>,
+    /// `None` while there are not tenants of both classes, and beyond the number of tenants that it takes.
+    arbiter: Option<SmArbiter>,
+    active: BTreeSet<TenantId>,
+    holding: BTreeSet<TenantId>,
+    wake: Option<Nanos>,
+    actions: Vec<Action>,
+}
+
+impl Squeeze {
+    /// Nobody is there.
+    pub fn new(options: LaunchOptions) -> Self {
+        Self {
+            options,
+            processes: BTreeMap::new(),
+            arbiter: None,
+            active: BTreeSet::new(),
+            holding: BTreeSet::new(),
+            wake: None,
+            actions: Vec::new(),
+        }
+    }
+
+    /// A process has registered.
+    pub fn add(&mut self, now: Nanos, id: ProcessId, tenant: TenantId, class: Class, page: &Arc<Mapped>) {
+        if !self.options.decided {
+            return;
+        }
+        let is_new = !self.tenants().contains_key(&tenant);
+        self.processes.insert(id, Process { tenant, class, page: Arc::clone(page), since: Nanos::ZERO });
+        page.node.hold.store(u32::from(self.holding.contains(&tenant)), Ordering::Relaxed);
+        page.node.chunks[1].store(self.options.launches, Ordering::Relaxed);
+        page.node.chunks[0].store(self.options.chunks, Ordering::Release);
+        if is_new {
+            self.seat(now);
+        }
+    }
+
+    /// A process is gone.
+    pub fn remove(&mut self, now: Nanos, id: ProcessId) {
+        if let Some(gone) = self.processes.remove(&id)
+            && !self.tenants().contains_key(&gone.tenant)
+        {
+            self.seat(now);
+        }
+    }
+
+    fn tenants(&self) -> BTreeMap<TenantId, Class> {
+        self.processes.values().map(|process| (process.tenant, process.class)).collect()
+    }
+
+    /// The tenants have changed: the arbiter begins anew with those that there are.
+    fn seat(&mut self, now: Nanos) {
+        let tenants = self.tenants();
+        let seats = tenants.iter().map(|(&tenant, class)| match class {
+            Class::LatencySensitive => Seat::LatencySensitive { tenant, floor: SmCount(1) },
+            Class::BestEffort => Seat::BestEffort { tenant },
+        });
+        let follow = Follow {
+            be_min: SmCount(0),
+            ls_reserve: SmCount(0),
+            release_after: self.options.release,
+            lend_limit: Nanos::ZERO,
+        };
+        let whole = SmCount(tenants.len() as u32);
+        let config =
+            Config { whole, step: SmCount(1), policy: Policy::Follow(follow), seats: seats.collect() };
+        let both = [Class::LatencySensitive, Class::BestEffort]
+            .iter()
+            .all(|class| tenants.values().any(|other| other == class));
+        self.arbiter = if both { SmArbiter::new(&config).ok() } else { None };
+        (self.active, self.wake) = (BTreeSet::new(), None);
+        match &mut self.arbiter {
+            Some(arbiter) => arbiter.start(now, &mut self.actions),
+            None => self.holding.clear(),
+        }
+        self.act();
+        self.tell();
+    }
+
+    /// Looks who is active. Asks for the time only where it matters; whether there is anything to look for soon.
+    pub fn look(&mut self, now: impl Fn() -> Nanos) -> bool {
+        let Some(arbiter) = &mut self.arbiter else { return false };
+        let mut active = BTreeSet::new();
+        let mut launching = false;
+        for process in self.processes.values_mut() {
+            let shim = &process.page.shim;
+            match process.class {
+                Class::BestEffort => {
+                    launching |= shim.chunks.iter().any(|word| word.load(Ordering::Relaxed) != 0);
+                }
+                Class::LatencySensitive if shim.active.load(Ordering::Acquire) == 0 => {
+                    process.since = Nanos::ZERO;
+                }
+                Class::LatencySensitive => {
+                    let now = now();
+                    if process.since == Nanos::ZERO {
+                        process.since = now;
+                    }
+                    if now.saturating_sub(process.since) < LIMIT {
+                        active.insert(process.tenant);
+                    }
+                }
+            }
+        }
+        let due = self.wake.is_some_and(|at| now() >= at);
+        if active != self.active || due {
+            let now = now();
+            for &tenant in active.difference(&self.active) {
+                arbiter.step(now, Event::LsActive { tenant }, &mut self.actions);
+            }
+            for &tenant in self.active.difference(&active) {
+                arbiter.step(now, Event::LsIdle { tenant }, &mut self.actions);
+            }
+            if due {
+                self.wake = None;
+                arbiter.step(now, Event::Tick, &mut self.actions);
+            }
+            self.active = active;
+            if self.act() {
+                self.tell();
+            }
+        }
+        launching || !self.active.is_empty() || self.wake.is_some()
+    }
+
+    /// Does what the arbiter has decided; whether that changes who holds.
+    fn act(&mut self) -> bool {
+        let mut changed = false;
+        for action in self.actions.drain(..) {
+            match action {
+                Action::Assign { tenant, sms } if sms.is_empty() => changed |= self.holding.insert(tenant),
+                Action::Assign { tenant, .. } => changed |= self.holding.remove(&tenant),
+                Action::WakeAt(at) => self.wake = Some(at),
+                Action::Ignored { .. } => {}
+            }
+        }
+        changed
+    }
+
+    fn tell(&self) {
+        for process in self.processes.values() {
+            let holds = process.class == Class::BestEffort && self.holding.contains(&process.tenant);
+            process.page.node.hold.store(u32::from(holds), Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+use super::*;
+
+const LS: Class = Class::LatencySensitive;
+const BE: Class = Class::BestEffort;
+const RELEASE: Nanos = Nanos::from_micros(50);
+
+struct Scene {
+    squeeze: Squeeze,
+    pages: Vec<Arc<Mapped>>,
+    now: Nanos,
+}
+
+impl Scene {
+    fn new(classes: &[Class]) -> Self {
+        let options = LaunchOptions { decided: true, release: RELEASE, ..LaunchOptions::default() };
+        let mut scene =
+            Self { squeeze: Squeeze::new(options), pages: Vec::new(), now: Nanos::from_millis(1) };
+        classes.iter().for_each(|&class| scene.add(class));
+        // Released, and for so long that the next request does not come too soon after that.
+        scene.later(Nanos::from_millis(1));
+        scene.later(Nanos::from_millis(1));
+        scene
+    }
+
+    fn add(&mut self, class: Class) {
+        let page = Arc::new(Mapped::create(1, 0, 0, None).unwrap().0);
+        let number = self.pages.len() as u32;
+        self.squeeze.add(self.now, ProcessId(u64::from(number)), TenantId(number), class, &page);
+        self.pages.push(page);
+    }
+
+    /// So much later; whether there is anything to look for.
+    fn later(&mut self, time: Nanos) -> bool {
+        self.now = self.now.saturating_add(time);
+        let now = self.now;
+        self.squeeze.look(|| now)
+    }
+
+    fn active(&mut self, process: usize, active: bool) {
+        self.pages[process].shim.active.store(u32::from(active), Ordering::Relaxed);
+        self.later(Nanos(0));
+    }
+
+    fn holds(&self) -> Vec<bool> {
+        self.pages.iter().map(|page| page.node.hold.load(Ordering::Relaxed) != 0).collect()
+    }
+}
+
+#[test]
+fn s1_best_effort_holds_while_a_request_runs() {
+    let mut scene = Scene::new(&[LS, BE, BE]);
+    assert_eq!(scene.pages[1].node.chunks.each_ref().map(|word| word.load(Ordering::Relaxed)), [2, 4]);
+    assert_eq!(scene.holds(), [false; 3]);
+    scene.active(0, true);
+    assert_eq!(scene.holds(), [false, true, true]);
+    assert!(scene.later(Nanos::from_millis(3)));
+    assert_eq!(scene.holds(), [false, true, true]);
+    scene.active(0, false);
+    assert!(scene.later(Nanos(RELEASE.0 - 1)));
+    assert_eq!(scene.holds(), [false, true, true], "another request may follow");
+    assert!(!scene.later(Nanos(1)));
+    assert_eq!(scene.holds(), [false; 3]);
+    // Somebody has to look while there is work that a request might meet.
+    scene.pages[2].shim.chunks[7].store(1, Ordering::Relaxed);
+    assert!(scene.later(Nanos(1)));
+}
+
+#[test]
+fn s2_all_must_be_idle() {
+    let mut scene = Scene::new(&[LS, LS, BE]);
+    scene.active(0, true);
+    scene.active(1, true);
+    scene.active(0, false);
+    scene.later(Nanos::from_millis(9));
+    assert_eq!(scene.holds(), [false, false, true]);
+    scene.active(1, false);
+    scene.later(Nanos::from_millis(9));
+    assert_eq!(scene.holds(), [false; 3]);
+}
+
+#[test]
+fn s3_who_is_active_for_ever_does_not_count() {
+    let mut scene = Scene::new(&[LS, BE]);
+    scene.active(0, true);
+    scene.later(Nanos(LIMIT.0 - 1));
+    assert_eq!(scene.holds(), [false, true]);
+    scene.later(Nanos(1));
+    scene.later(Nanos::from_millis(1));
+    assert_eq!(scene.holds(), [false; 2]);
+    scene.active(0, false);
+    scene.active(0, true);
+    assert_eq!(scene.holds(), [false, true]);
+}
+
+#[test]
+fn s4_processes_come_and_go() {
+    let mut scene = Scene::new(&[LS, BE]);
+    scene.active(0, true);
+    scene.add(BE);
+    scene.later(Nanos::from_millis(1));
+    assert_eq!(scene.holds(), [false, true, true]);
+    scene.squeeze.remove(scene.now, ProcessId(0));
+    scene.later(Nanos::from_millis(1));
+    assert_eq!(scene.holds(), [false; 3]);
+    scene.squeeze.remove(scene.now, ProcessId(1));
+    scene.squeeze.remove(scene.now, ProcessId(2));
+    assert!(!scene.later(Nanos::from_millis(1)));
+}
+
+#[test]
+fn s5_alone_nobody_holds() {
+    for class in [LS, BE] {
+        let mut scene = Scene::new(&[class, class]);
+        scene.active(0, true);
+        assert!(!scene.later(Nanos::from_millis(1)), "nothing to look for");
+        assert_eq!(scene.holds(), [false; 2]);
+    }
+}
+
+#[test]
+fn options_are_parts_of_a_text() {
+    let parse = |text: &str| text.parse::<LaunchOptions>().map_err(|error| error.to_string());
+    let on = LaunchOptions { decided: true, ..LaunchOptions::default() };
+    assert_eq!(parse(""), Ok(on));
+    assert_eq!(parse("chunks=1, launches=8"), Ok(LaunchOptions { chunks: 1, launches: 8, ..on }));
+    assert_eq!(parse("off").map(|options| options.decided), Ok(false));
+    assert_eq!(parse("release=1ms").map(|options| options.release), Ok(Nanos::from_millis(1)));
+    for (text, says) in
+        [("chunks=17", "1 to 16"), ("launches=0", "at least 1"), ("chunk=1", "chunks=2"), ("chunks=x", "x")]
+    {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(says), "{text}: {error}");
+    }
+}

@@ -1,0 +1,115 @@
+//! Launches of a best-effort process: few at a time on the device, and none while a latency-sensitive neighbour is active.
+//!
+//! # Problem
+//!
+//! A kernel that runs cannot be taken off the device, and what a program has queued runs to its end, kernel by kernel. A program may
+//! queue a thousand of them. So a neighbour's request waits for all that was queued before the program was told to pause.
+//!
+//! # Approach
+//!
+//! Launches of a stream are counted into *chunks* of a few. Behind each chunk the device clears a word of the page, and a launch
+//! waits while as many chunks are under way as the node allows, or while the node says *hold*. So little is ever queued, and the
+//! device still has the next chunk when it is through with one. A graph is a chunk of its own.
+//!
+//! Waiting is safe from the outside and from the inside: it ends when the node is gone, and in any case after [`HOLD_LIMIT_NS`], because a
+//! program may have two threads of which one launches what the other one's kernel waits for.
+//!
+//! # Scenarios
+//!
+//! - S1: as many chunks as allowed are under way: the next launch waits until the device is through with one.
+//! - S2: the node says hold: launches wait until it no longer does.
+//! - S3: the node dies, or nothing moves: the launch goes.
+//! - S4: streams under capture: nothing runs, so nothing is counted as under way.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use partywall_shim_api::page::{CHUNKS, HEARTBEAT_LIMIT_NS, HOLD_LIMIT_NS, Page};
+
+use crate::clock::now_ns;
+use crate::copies::{Stream, clear_behind};
+use crate::node;
+use crate::sys::CUresult;
+
+/// Launches since the last mark, by stream. Streams may share a counter: a chunk is then of both, and ends in one of them.
+static PENDING: [AtomicU32; STREAMS] = [const { AtomicU32::new(0) }; STREAMS];
+const STREAMS: usize = 64;
+
+/// Where the search for a free word begins.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// For how long a waiting launch looks without pause, and how long it sleeps between two looks after that.
+const SPIN_NS: u64 = 200_000;
+const NAP_NS: i64 = 50_000;
+
+/// Launches through `call`, in its turn.
+pub(super) fn pass(
+    page: &'static Page,
+    stream: Stream,
+    is_whole: bool,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    wait(page);
+    let result = call();
+    if result != CUresult::SUCCESS {
+        return result;
+    }
+    let pending = &PENDING[(stream >> 4 ^ stream >> 12 ^ stream) % STREAMS];
+    let launches = page.node.chunks[1].load(Ordering::Relaxed);
+    if is_whole || pending.fetch_add(1, Ordering::Relaxed) + 1 >= launches {
+        pending.store(0, Ordering::Relaxed);
+        mark(page, stream);
+    }
+    result
+}
+
+/// Waits for the turn of a launch.
+fn wait(page: &'static Page) {
+    if may_go(page) {
+        return;
+    }
+    let began = now_ns();
+    let is_alone = |now: u64| {
+        let beat = page.node.heartbeat_ns.load(Ordering::Relaxed);
+        now.saturating_sub(beat) > HEARTBEAT_LIMIT_NS || node::standing() != node::Standing::Registered
+    };
+    let mut now = began;
+    if is_alone(now) {
+        return;
+    }
+    while !may_go(page) {
+        let waited = now.saturating_sub(began);
+        if waited < SPIN_NS {
+            rustix::thread::sched_yield();
+        } else {
+            if waited > HOLD_LIMIT_NS || is_alone(now) {
+                break;
+            }
+            let _ = rustix::thread::nanosleep(&rustix::event::Timespec { tv_sec: 0, tv_nsec: NAP_NS });
+        }
+        now = now_ns();
+    }
+    page.shim.held_ns.fetch_add(now.saturating_sub(began), Ordering::Relaxed);
+}
+
+fn may_go(page: &Page) -> bool {
+    let under_way = || page.shim.chunks.iter().filter(|word| word.load(Ordering::Acquire) != 0).count();
+    page.node.hold.load(Ordering::Acquire) == 0
+        && under_way() < page.node.chunks[0].load(Ordering::Relaxed) as usize
+}
+
+/// Has the device say when it is through with what was launched so far in a stream.
+fn mark(page: &'static Page, stream: Stream) {
+    let first = NEXT.fetch_add(1, Ordering::Relaxed);
+    let word = (0..CHUNKS)
+        .map(|step| &page.shim.chunks[(first + step) % CHUNKS])
+        .find(|word| word.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+    let Some(word) = word else { return };
+    if !clear_behind(stream, page, word) {
+        word.store(0, Ordering::Release);
+        return;
+    }
+    Page::fence();
+    if page.node.asleep.load(Ordering::Relaxed) != 0 {
+        node::ring();
+    }
+}
