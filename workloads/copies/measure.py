@@ -10,6 +10,7 @@ Behind MPS it starts a daemon of its own in a private folder and ends it. It cha
 
 import argparse
 import contextlib
+import datetime
 import json
 import os
 import queue
@@ -237,9 +238,9 @@ def summarised(cells):
             row = {"cell": label, "wall": with_it["wall"]}
             for name, cell in (("", with_it), ("_without", without)):
                 ls, be = cell["tenants"]["ls"], cell["tenants"]["be"]
-                row |= {f"p50_us{name}": ls["service_p50_us"], f"p99_us{name}": ls["service_p99_us_shown"]}
+                row |= {f"p50_us{name}": ls["service_p50_us"], f"p99_us{name}": ls["service_p99_us"]}
                 row[f"be_kept{name}"] = be["gb_per_s"] / rates["solo-be"]
-            row |= {"p50_us_solo": solo[f"solo-{label}"]["service_p50_us"], "p99_us_solo": solo[f"solo-{label}"]["service_p99_us_shown"]}
+            row |= {"p50_us_solo": solo[f"solo-{label}"]["service_p50_us"], "p99_us_solo": solo[f"solo-{label}"]["service_p99_us"]}
             if row["p99_us"] and row["p99_us_solo"]:
                 row["slowdown_p99"] = row["p99_us"] / row["p99_us_solo"]
             rows.append(row)
@@ -260,6 +261,26 @@ def weights_error(cell):
     return max(abs(rate / sum(rates) / share - 1) for rate, share in zip(rates, shares))
 
 
+def said(*command):
+    """The first line that a command prints, if it can be run."""
+    try:
+        answer = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next(iter(answer.stdout.splitlines()), None)
+
+
+def version(partywall):
+    return said(partywall, "--version")
+
+
+def machine():
+    """The GPU and its driver as nvidia-smi names them; None without it."""
+    line = said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    name, _, driver = (line or "").partition(", ")
+    return {"gpu_name": name or None, "driver": driver or None}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partywall", default=shutil.which("partywall") or "target/debug/partywall")
@@ -274,13 +295,14 @@ def main():
     parser.add_argument("--out", help="JSON; default: standard output")
     options = parser.parse_args()
     bench, cells = Bench(options), []
+    started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     try:
         for cell in bench.cells():
             cells.append(cell)
         bench.finished = True
     finally:
         shutil.rmtree(bench.folder, ignore_errors=True)
-        record = {"schema": 1, "awake": options.awake, "seconds": options.seconds, "short": options.short, "rate_per_s": options.rate, "gpu": options.gpu}
+        record = {"schema": 1, "started": started, "partywall": version(options.partywall), **machine(), "awake": options.awake, "seconds": options.seconds, "short": options.short, "rate_per_s": options.rate, "gpu": options.gpu}
         record |= {"node_options": options.node_option, "cells": cells}
         record["summary"] = summarised(cells) if bench.finished else None
         record |= {name.lower(): value for name, value in os.environ.items() if name.startswith("PARTYWALL_COPY_")}

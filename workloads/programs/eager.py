@@ -3,9 +3,9 @@
 
 Each line on standard input is a request, each line on standard output its answer in JSON; it ends with its input:
 
-    resnet50 60     so many fp16 inferences of one image, each waited for: the median, and the GPU's time by events
-    copy 300        so many pinned 64 KiB copies to the GPU, each waited for: the median
-    launch 1000     so many launches of a kernel on one number, then one wait: the time per launch
+    resnet50 12     so many fp16 inferences of one image, each waited for: the median, and the GPU's time by events
+    copy 100        so many pinned 64 KiB copies to the GPU, each waited for: the median
+    launch 400     so many launches of a kernel on one number, then one wait: the time per launch
 
 `--fake` answers with times out of nothing, without a GPU."""
 
@@ -18,7 +18,7 @@ import time
 
 # Time for a GPU that was somebody else's a moment ago to be this process's again.
 WARM_UP = 5
-BY_EVENTS = 10
+BY_EVENTS = 5
 COPY_BYTES = 64 << 10
 
 

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import sys
+import time
 import traceback
 
 import kernels
@@ -25,6 +26,8 @@ SEED = 7
 MIB, GIB = 1 << 20, 1 << 30
 # Without a quota, filling memory would fill the GPU for everybody on it.
 FILL_MAX_BYTES = 64 * GIB
+# For how long memory stays filled, so that who looks from time to time sees it at its most.
+FILLED_S = 1
 COPY_BYTES = 64 * MIB
 REPLAYS = 10
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": GIB, "TiB": 1 << 40}
@@ -424,6 +427,7 @@ def fill(framework, piece, memory):
     free, total = memory()
     report = {"piece_bytes": piece, "pieces": len(held), "error": error[0], "message": "".join(error[1])[:200]}
     report |= {"free_after_bytes": free, "total_bytes": total}
+    time.sleep(FILLED_S)
     held.clear()
     gc.collect()
     again = framework.piece(piece)

@@ -151,8 +151,8 @@ class Times(unittest.TestCase):
         bare = {"bare-0": {"median_ns": 100.0}, "bare-1": {"median_ns": 300.0}}
         return [bare | {"walled-0": {"median_ns": one}, "walled-1": {"median_ns": one}} for one in walled]
 
-    def test_the_ratio_is_of_means_within_a_round(self):
-        self.assertEqual(timing.ratios(self.rounds([200.0, 210.0]), "median_ns"), [1.0, 1.05])
+    def test_the_ratios_are_of_pairs(self):
+        self.assertEqual(timing.ratios(self.rounds([150.0, 210.0]), "median_ns"), [1.5, 0.5, 2.1, 0.7])
 
     def test_the_interval_holds_the_median_and_is_the_same_each_time(self):
         found = timing.bootstrap([1.0, 1.01, 1.02, 1.03, 1.5])
@@ -165,7 +165,7 @@ class Times(unittest.TestCase):
         found = timing.summary(self.rounds([200.0, 220.0, 240.0]), ("median_ns",))
         self.assertEqual(found["median_ns"]["by_process"]["bare-1"], 300.0)
         self.assertEqual(found["median_ns"]["by_process"]["walled-0"], 220.0)
-        self.assertEqual((found["rounds"], found["median_ns"]["ratio"]), (3, 1.1))
+        self.assertEqual((found["rounds"], found["median_ns"]["ratio"]), (3, 1.4))
 
 
 def line(digest="d", kernel_report=None, total=8 * GIB, quota=None):
@@ -181,7 +181,7 @@ def good_runs():
         "bare-kernels": line(kernel_report=counted, total=141 * GIB),
         "walled": line() | {"coverage": {"unknown": []}},
         "walled-kernels": line(kernel_report=dict(counted)),
-        "walled-quota": line(quota=filled),
+        "walled-quota": line(quota=filled) | {"observed": {"nvml_max_bytes": None, "node_max_bytes": 14 * MIB}},
     }
 
 
@@ -203,6 +203,8 @@ class Verdicts(unittest.TestCase):
             ("walled-quota", ("line", "quota", "free_after_bytes"), 2 * MIB, "quota_exact"),
             ("walled-quota", ("line", "quota", "total_bytes"), 141 * GIB, "quota_exact"),
             ("walled-quota", ("line", "quota", "works_after"), False, "quota_exact"),
+            ("walled-quota", ("observed", "nvml_max_bytes"), 14 * MIB - 1, "quota_exact"),
+            ("walled-quota", ("observed", "node_max_bytes"), 13 * MIB, "quota_exact"),
             ("walled", ("coverage", "unknown"), ["cuNew"], "covered"),
         )
         for run, way, value, verdict in cases:

@@ -1,8 +1,8 @@
 """Processes behind the wall and without it in turns, and the ratio of their times.
 
-All live at once and take turns in random order within a round, so that whatever drifts (clocks, a neighbour of the
-machine) meets both kinds alike. A process keeps its speed for life (where its memory lies, what its address space looks
-like); the mean over several of each kind and the times of each process show how much that is."""
+All live at once and take short turns, in pairs of one of each kind, one right after the other: whatever drifts (clocks, a
+neighbour of the machine) meets both alike. A process keeps its speed for life (where its memory lies, what its address
+space looks like); several of each kind and the times of each process show how much that is."""
 
 import json
 import queue
@@ -13,7 +13,7 @@ import threading
 import time
 
 # What is timed, how many of it in a round, and what is compared.
-KINDS = {"resnet50": (60, ("median_ns", "gpu_ns")), "copy": (300, ("median_ns",)), "launch": (1000, ("median_ns",))}
+KINDS = {"resnet50": (12, ("median_ns", "gpu_ns")), "copy": (100, ("median_ns",)), "launch": (400, ("median_ns",))}
 READY_S = 120
 ANSWER_S = 60
 RESAMPLES = 2000
@@ -24,13 +24,9 @@ class TimingError(Exception):
 
 
 def ratios(rounds, field):
-    """For each round the mean of the walled processes over the mean of the bare ones. A round is {process: answer}."""
-    found = []
-    for answers in rounds:
-        walled = [answer[field] for name, answer in answers.items() if name.startswith("walled")]
-        bare = [answer[field] for name, answer in answers.items() if name.startswith("bare")]
-        found.append(statistics.fmean(walled) / statistics.fmean(bare))
-    return found
+    """For each round and pair the time of the walled process over that of the bare one. A round is {process: answer}."""
+    walled = [(answers, name) for answers in rounds for name in answers if name.startswith("walled")]
+    return [answers[name][field] / answers[name.replace("walled", "bare")][field] for answers, name in walled]
 
 
 def bootstrap(values, seed=7, resamples=RESAMPLES):
@@ -45,9 +41,9 @@ def summary(rounds, fields):
     """Ratios with intervals, and the median of each process over the rounds, in nanoseconds."""
     report = {"rounds": len(rounds)}
     for field in fields:
-        by_round = ratios(rounds, field)
+        by_pair = ratios(rounds, field)
         by_process = {name: statistics.median(answers[name][field] for answers in rounds) for name in sorted(rounds[0])}
-        report[field] = bootstrap(by_round) | {"by_process": by_process, "by_round": [round(one, 5) for one in by_round]}
+        report[field] = bootstrap(by_pair) | {"by_process": by_process, "by_pair": [round(one, 4) for one in by_pair]}
     return report
 
 
@@ -118,7 +114,8 @@ def measure(start, number, rounds, seed, say, limit_s):
                 say(f"time: out of time after {index} rounds")
                 break
             for kind, (units, _) in KINDS.items():
-                order = chance.sample(names, len(names))
+                pairs = [chance.sample((f"bare-{index}", f"walled-{index}"), 2) for index in chance.sample(range(number), number)]
+                order = [name for pair in pairs for name in pair]
                 taken[kind].append({name: processes[name].ask(kind, units) for name in order})
             if index % 10 == 9:
                 shown = bootstrap(ratios(taken["resnet50"], "median_ns"))
