@@ -70,10 +70,10 @@ def line_of(run):
     return (run or {}).get("line")
 
 
-def saw_it_filled(observed, pieces_bytes):
-    """Whether who looked saw at least what the program had got: else it would not have seen more either."""
+def saw_it_filled(observed, pieces_bytes, quota_bytes):
+    """Whether who looked saw at least what the program had got, else it would not have seen more either, and no more than the quota."""
     most = [observed[name] for name in ("nvml_max_bytes", "node_max_bytes") if observed[name] is not None] if observed else []
-    return all(one >= pieces_bytes for one in most)
+    return all(pieces_bytes <= one <= quota_bytes for one in most)
 
 
 def verdicts_of(runs, quota_bytes, piece_bytes, uses_gpu=True):
@@ -92,7 +92,7 @@ def verdicts_of(runs, quota_bytes, piece_bytes, uses_gpu=True):
     if lines["walled-quota"]:
         filled = lines["walled-quota"]["quota"]
         exact = 0 <= filled["free_after_bytes"] < piece_bytes and filled["total_bytes"] == quota_bytes
-        seen = not uses_gpu or saw_it_filled(runs["walled-quota"].get("observed"), filled["pieces"] * piece_bytes)
+        seen = not uses_gpu or saw_it_filled(runs["walled-quota"].get("observed"), filled["pieces"] * piece_bytes, quota_bytes)
         found["quota_exact"] = exact and filled["pieces"] > 0 and filled["works_after"] and seen
     tables = [runs[name]["coverage"] for name in RUNS if (runs.get(name) or {}).get("coverage")]
     if tables or (uses_gpu and lines["walled"]):

@@ -205,6 +205,7 @@ class Verdicts(unittest.TestCase):
             ("walled-quota", ("line", "quota", "works_after"), False, "quota_exact"),
             ("walled-quota", ("observed", "nvml_max_bytes"), 14 * MIB - 1, "quota_exact"),
             ("walled-quota", ("observed", "node_max_bytes"), 13 * MIB, "quota_exact"),
+            ("walled-quota", ("observed", "nvml_max_bytes"), 8 * GIB + 1, "quota_exact"),
             ("walled", ("coverage", "unknown"), ["cuNew"], "covered"),
         )
         for run, way, value, verdict in cases:
