@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -367,6 +368,24 @@ impl fmt::Display for WallChoice {
             Self::Auto => f.pad("auto"),
             Self::Fixed(wall) => wall.fmt(f),
         }
+    }
+}
+
+/// A text that is neither a wall nor `auto`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{given}` is no wall; choose auto or one of {}", Wall::ALL.map(Wall::id).join(", "))]
+pub struct UnknownWallChoice {
+    /// What was given.
+    pub given: String,
+}
+
+impl FromStr for WallChoice {
+    type Err = UnknownWallChoice;
+    fn from_str(text: &str) -> Result<Self, UnknownWallChoice> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        text.parse().map(Self::Fixed).map_err(|_| UnknownWallChoice { given: text.to_owned() })
     }
 }
 
