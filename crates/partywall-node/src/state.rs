@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use partywall_core::config::WallChoice;
 use partywall_core::restart::BackOff;
 use partywall_core::units::Nanos;
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,9 @@ pub(crate) struct State {
     pub boot: String,
     /// The number of the next tenant.
     pub next_id: u32,
+    /// What the tenants run behind. Files of before there were walls do not say.
+    #[serde(default)]
+    pub wall: WallChoice,
     /// The tenants, in the order in which they came.
     pub tenants: Vec<Kept>,
 }
@@ -59,9 +63,9 @@ pub(crate) struct Kept {
 }
 
 impl State {
-    /// Of a node during `boot` that keeps these tenants.
-    pub(crate) fn new(boot: String, next_id: u32, tenants: Vec<Kept>) -> Self {
-        Self { version: VERSION, boot, next_id, tenants }
+    /// Of a node during `boot` that keeps these tenants behind this wall.
+    pub(crate) fn new(boot: String, next_id: u32, wall: WallChoice, tenants: Vec<Kept>) -> Self {
+        Self { version: VERSION, boot, next_id, wall, tenants }
     }
 
     /// Reads the file at `path`; `None` if there is none.
@@ -109,8 +113,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use partywall_core::config::Restart;
-    use partywall_core::tenant::{Class, TenantId};
+    use partywall_core::sm_sets::SmSet;
+    use partywall_core::tenant::{Class, Share, TenantId};
     use partywall_core::units::Bytes;
+    use partywall_core::wall::Wall;
     use proptest::prelude::*;
 
     use super::*;
@@ -126,6 +132,8 @@ mod tests {
             command: vec!["sleep".to_owned(), "1".to_owned()],
             env: BTreeMap::new(),
             restart: Restart::Always,
+            share: Some(Share::Percent(60)),
+            sms: Some(SmSet { first: 27, groups: 39, sms_per_group: 2 }),
             token: Token::from_bytes([7; 16]),
         };
         let kept = Kept {
@@ -140,7 +148,7 @@ mod tests {
             back_off: BackOff::new(),
             end: Some(End::NotStarted { code: 127, error: "no".to_owned() }),
         };
-        State::new("boot".to_owned(), 5, vec![kept])
+        State::new("boot".to_owned(), 5, WallChoice::Fixed(Wall::GreenContexts), vec![kept])
     }
 
     #[test]

@@ -117,6 +117,8 @@ fn spec(id: u32, memory: Option<Bytes>) -> TenantSpec {
         command: vec!["true".to_owned()],
         env: BTreeMap::new(),
         restart: partywall_core::config::Restart::Never,
+        share: None,
+        sms: None,
         token: Token::from_bytes(token),
     }
 }
