@@ -19,6 +19,7 @@ use crate::facts::TenantView;
 use crate::tenant::Token;
 use crate::watch::Reading;
 
+mod attachment;
 mod faults;
 mod measured;
 
