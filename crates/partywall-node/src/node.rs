@@ -126,7 +126,8 @@ pub fn run(
     let busy = tenants.iter().any(|tenant| tenant.activity().is_active());
     let choice = walls::choose(settings.wall, kept_wall, busy)?;
     let control = settings.mps_control.as_deref();
-    let site = Site { folder: &settings.folder, exe: &settings.exe, control, boot: &boot };
+    let (folder, exe, device) = (&settings.folder, &settings.exe, state.device);
+    let site = Site { folder, exe, control, boot: &boot, busy, device };
     let mut walls = Walls::build(choice, &site)?;
     for tenant in &mut tenants {
         let active = tenant.activity().is_active();
@@ -299,7 +300,8 @@ impl Node<'_> {
 
     fn save(&mut self) {
         let kept = self.tenants.iter().map(|tenant| tenant.kept.clone()).collect();
-        let state = State::new(self.boot.clone(), self.next_id, self.walls.choice(), kept);
+        let mut state = State::new(self.boot.clone(), self.next_id, self.walls.choice(), kept);
+        state.device = self.walls.device();
         match state.write(&self.settings.folder.state()) {
             Ok(()) => (self.unsaved, self.unsaved_said) = (false, false),
             Err(error) => {

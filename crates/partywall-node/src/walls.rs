@@ -83,6 +83,10 @@ pub(crate) struct Site<'a> {
     /// The MPS control program, if there is one.
     pub(crate) control: Option<&'a Path>,
     pub(crate) boot: &'a str,
+    /// Whether tenants are there, behind this wall already.
+    pub(crate) busy: bool,
+    /// What the node that put them there found the GPU to be.
+    pub(crate) device: Option<Device>,
 }
 
 /// What those who serve tenants' processes need to know of the wall.
@@ -127,12 +131,12 @@ impl Walls {
         if choice == WallChoice::Fixed(Wall::TimeSlicing) || needs_mps(choice) {
             crate::folder::private_folder(&empty)?;
         }
-        let found = Mps::find(site.folder, site.boot, site.control);
+        let mut found = Mps::find(site.folder, site.boot, site.control);
         let mut walls = Self { choice, empty, mps: None, broken: None, device: None, sets: None };
+        if let Some(mps) = found.take_if(|_| !site.busy || !needs_mps(choice)) {
+            mps.stop();
+        }
         if !needs_mps(choice) {
-            if let Some(mps) = found {
-                mps.stop();
-            }
             return Ok(walls);
         }
         let Some(control) = site.control else {
@@ -142,7 +146,11 @@ impl Walls {
                     .to_owned(),
             });
         };
-        let device = ask_device(site.exe, &walls.empty, choice)?;
+        // Where the daemon alone may use the GPU, nobody beside it could look.
+        let device = match &site.device {
+            Some(device) if site.busy => device.clone(),
+            _ => ask_device(site.exe, &walls.empty, choice)?,
+        };
         if choice == WallChoice::Fixed(Wall::GreenContexts) {
             let line = device.line.clone().map_err(|why| Error::Wall { wall: choice, why })?;
             walls.sets = Some(SmSets::new(line));
@@ -157,6 +165,11 @@ impl Walls {
 
     pub(crate) fn choice(&self) -> WallChoice {
         self.choice
+    }
+
+    /// What the GPU is, where the wall depends on it.
+    pub(crate) fn device(&self) -> Option<Device> {
+        self.device.clone()
     }
 
     pub(crate) fn standing(&self) -> Standing {

@@ -31,6 +31,10 @@ impl From<Error> for Failure {
                 error,
                 Some("`partywall up FILE` starts one with tenants, `partywall node` one without".to_owned()),
             ),
+            Error::Wall { .. } => Self::machine(
+                error,
+                Some("`partywall doctor` says which walls this machine can build".to_owned()),
+            ),
             // It has said why.
             Error::NotLaunched { said: None } => Self::Exit { code: 1, message: None },
             Error::Conversation { .. } => Self::NodeGone(error.to_string()),
