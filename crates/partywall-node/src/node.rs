@@ -29,7 +29,7 @@ use crate::signals::{self, Arrivals};
 use crate::state::{Kept, State};
 use crate::supervise::{Happening, Tenant};
 use crate::tenant::{TenantEvent, TenantService};
-use crate::walls::{self, Site, Standing, Walls};
+use crate::walls::{self, Fall, Site, Standing, Walls};
 
 mod requests;
 
@@ -345,14 +345,27 @@ impl Node<'_> {
         let ready: Vec<bool> = waiting.iter().map(|fd| !fd.revents().is_empty()).collect();
         self.look_at_shepherds(&ready[1 + self.stops.len()..]);
         if fell {
-            let why = self.walls.fell();
-            (self.say)(&format!("{why}; what tenants were promised is not kept"));
-            self.service.wall_fell(&why);
+            self.rebuild();
         }
         if owner_gone || self.stops.iter_mut().fold(false, |any, stop| stop.take() | any) {
             self.end();
         }
         Ok(())
+    }
+
+    /// The wall's daemon has ended: another one serves tenants that start from now on.
+    fn rebuild(&mut self) {
+        let Settings { folder, exe, mps_control, .. } = &self.settings;
+        let control = mps_control.as_deref();
+        let site = Site { folder, exe, control, boot: &self.boot, busy: true, device: None };
+        let Fall { why, rebuilt } = self.walls.fell(&site, clock::now());
+        let then = if rebuilt {
+            "another one has been started for tenants that start from now on"
+        } else {
+            "nothing new is started"
+        };
+        (self.say)(&format!("{why}; {then}"));
+        self.service.wall_fell(&why, rebuilt);
     }
 
     /// `ready` begins with whether each shepherd's descriptor is.

@@ -182,8 +182,8 @@ impl TenantService for Registry {
         }
     }
 
-    fn wall_fell(&mut self, why: &str) {
-        self.shared.lock().attaching.fell(why);
+    fn wall_fell(&mut self, why: &str, rebuilt: bool) {
+        self.shared.lock().wall_fell(why, rebuilt);
     }
 
     fn tenant_event(&mut self, id: TenantId, event: TenantEvent) {

@@ -180,8 +180,8 @@ pub trait TenantService {
     /// A tenant of which nothing runs is about to be started on other SMs than before.
     fn confine(&mut self, id: TenantId, sms: Option<SmSet>);
 
-    /// The wall does not stand any more.
-    fn wall_fell(&mut self, why: &str);
+    /// The wall does not stand any more for processes that are there; if it was `rebuilt`, it does for those that come.
+    fn wall_fell(&mut self, why: &str, rebuilt: bool);
 
     /// Something happened to a tenant that was added.
     fn tenant_event(&mut self, id: TenantId, event: TenantEvent);

@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use partywall_core::config::WallChoice;
 use partywall_core::sm_sets::{Line, SmSet, SmSets};
 use partywall_core::tenant::{Class, Share, TenantId};
-use partywall_core::units::SmCount;
+use partywall_core::units::{Nanos, SmCount};
 use partywall_core::wall::Wall;
 use partywall_driver::mps::{Contact, LOG_DIRECTORY, PIPE_DIRECTORY};
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,18 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// The walls that a node can build.
 pub const BUILT: [Wall; 4] = [Wall::TimeSlicing, Wall::Mps, Wall::MpsPercentage, Wall::GreenContexts];
+
+/// A daemon that stayed up for this long worked: what ended it was something else.
+const STEADY: Nanos = Nanos::from_secs(5);
+
+/// What became of a wall whose daemon has ended.
+#[derive(Debug)]
+pub(crate) struct Fall {
+    /// What has happened.
+    pub(crate) why: String,
+    /// Whether it stands again, for processes that start from now on.
+    pub(crate) rebuilt: bool,
+}
 
 /// Whether a node can build this.
 ///
@@ -181,14 +193,24 @@ impl Walls {
         self.mps.as_ref().map(Mps::fd)
     }
 
-    /// That has happened: says what it means.
-    pub(crate) fn fell(&mut self) -> String {
-        if let Some(mps) = self.mps.take() {
-            mps.reap();
-        }
+    /// That has happened: another daemon takes its place, for processes that start from now on. One that did not even stay up
+    /// for [`STEADY`] is not replaced.
+    pub(crate) fn fell(&mut self, site: &Site<'_>, now: Nanos) -> Fall {
+        let steady = self.mps.take().is_some_and(|mps| now.saturating_sub(mps.reap()) >= STEADY);
+        let uuid = self.device.as_ref().and_then(|device| device.uuid.as_deref());
+        let another =
+            site.control.filter(|_| steady).map(|control| Mps::start(site, control, uuid, self.choice));
         let why = "the node's MPS daemon has ended".to_owned();
+        let why = match another {
+            Some(Ok(mps)) => {
+                self.mps = Some(mps);
+                return Fall { why, rebuilt: true };
+            }
+            Some(Err(error)) => format!("{why}, and another one does not start: {error}"),
+            None => why,
+        };
         self.broken = Some(why.clone());
-        why
+        Fall { why, rebuilt: false }
     }
 
     /// Whether a tenant can be put behind it; `name` is for the message.
@@ -377,7 +399,10 @@ mod tests {
     fn nothing_new_goes_behind_a_wall_that_fell() {
         let mut walls = walls(MPS);
         walls.check("a", None).unwrap();
-        walls.fell();
+        let folder = Folder::at(Path::new("folder")).unwrap();
+        let exe = Path::new("partywall");
+        let site = Site { folder: &folder, exe, control: None, boot: "", busy: true, device: None };
+        assert!(!walls.fell(&site, Nanos::ZERO).rebuilt);
         let refused = walls.check("a", None).unwrap_err().to_string();
         assert!(refused.contains("the wall `mps` does not stand"), "{refused}");
     }

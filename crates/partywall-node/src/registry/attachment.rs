@@ -73,14 +73,24 @@ impl Attaching {
     pub(crate) fn problem(&self) -> Option<String> {
         self.fell.clone().or_else(|| self.silent.clone())
     }
-
-    /// The wall does not stand any more.
-    pub(crate) fn fell(&mut self, why: &str) {
-        self.fell = Some(why.to_owned());
-    }
 }
 
 impl State {
+    /// The daemon has ended: who was its client is nobody's now.
+    pub(crate) fn wall_fell(&mut self, why: &str, rebuilt: bool) {
+        if !rebuilt {
+            self.attaching.fell = Some(why.to_owned());
+        }
+        let mut marks = Vec::new();
+        for member in self.connections.values_mut().filter_map(Connection::member_mut) {
+            if member.attachment.seen == Some(true) {
+                member.attachment.seen = Some(false);
+                marks.push(member.tenant);
+            }
+        }
+        marks.into_iter().for_each(|id| self.mark(id, "the MPS daemon of a process has ended"));
+    }
+
     /// Asks for the list when it is time.
     pub(crate) fn look_for_clients(&mut self, now: Nanos) {
         let attaching = &mut self.attaching;

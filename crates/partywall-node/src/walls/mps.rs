@@ -6,12 +6,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use partywall_core::config::WallChoice;
+use partywall_core::units::Nanos;
 use partywall_driver::mps::Contact;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal};
 
 use super::Site;
 use super::keeper::{Kept, UP};
+use crate::clock;
 use crate::error::Error;
 use crate::folder::Folder;
 use crate::process::Identity;
@@ -30,6 +32,8 @@ pub(super) struct Mps {
     /// Whether the keeper is a child of this process, which has to take note of its end.
     ours: bool,
     contact: Contact,
+    /// When the node began with it.
+    since: Nanos,
 }
 
 impl Mps {
@@ -39,7 +43,7 @@ impl Mps {
         let fd = keeper.open()?;
         // Without the program nothing can be asked, and the daemon can still be stopped.
         let contact = Contact::new(control.unwrap_or(Path::new("")), &folder.mps(), ANSWER_LIMIT);
-        Some(Self { keeper, fd, ours: false, contact })
+        Some(Self { keeper, fd, ours: false, contact, since: clock::now() })
     }
 
     /// A new one.
@@ -62,7 +66,7 @@ impl Mps {
         match found.filter(|_| said == UP) {
             Some((keeper, fd)) => {
                 let contact = Contact::new(control, &site.folder.mps(), ANSWER_LIMIT);
-                Ok(Self { keeper, fd, ours: true, contact })
+                Ok(Self { keeper, fd, ours: true, contact, since: clock::now() })
             }
             None => {
                 // It has said why and ends, or has ended without a word.
@@ -82,11 +86,12 @@ impl Mps {
         self.fd.as_fd()
     }
 
-    /// The keeper has ended: it does not stay in the process table.
-    pub(super) fn reap(self) {
+    /// The keeper has ended: it does not stay in the process table. Says when the node began with it.
+    pub(super) fn reap(self) -> Nanos {
         if self.ours {
             let _ = rustix::process::waitpid(Pid::from_raw(self.keeper.pid), WaitOptions::NOHANG);
         }
+        self.since
     }
 
     /// Ends the daemon and waits for that.

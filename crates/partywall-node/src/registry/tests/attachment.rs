@@ -51,10 +51,20 @@ fn nothing_is_guaranteed_before_a_process_was_seen_among_the_clients() {
     assert_eq!(bench.view(2).reasons, ["a process is not a client of the node's MPS daemon"]);
     assert_eq!(bench.view(2).processes[0].mps_client, Some(false));
     assert_eq!(bench.view(1).guaranteed, Some(true));
-    bench.registry().wall_fell("the daemon has ended");
-    assert_eq!(
-        (bench.view(1).guaranteed, &bench.view(1).reasons[..]),
-        (Some(false), &["the daemon has ended".to_owned()][..])
+    bench.registry().wall_fell("the daemon has ended", true);
+    assert_eq!(bench.view(1).guaranteed, Some(false));
+    assert_eq!(bench.view(1).reasons, ["the MPS daemon of a process has ended"]);
+    let third = joined(&mut bench, 3);
+    assert_eq!((bench.view(3).guaranteed, bench.view(3).reasons.len()), (None, 0));
+    clients.lock().unwrap().as_mut().unwrap().insert(std::process::id());
+    third.uses(2);
+    wait("the proof from the next daemon", || bench.view(3).guaranteed == Some(true));
+    bench.registry().wall_fell("the daemon has ended", false);
+    assert_eq!(bench.view(3).guaranteed, Some(false));
+    assert!(
+        bench.view(3).reasons.contains(&"the daemon has ended".to_owned()),
+        "{:?}",
+        bench.view(3).reasons
     );
 }
 

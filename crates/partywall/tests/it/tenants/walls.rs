@@ -96,26 +96,40 @@ fn who_is_no_client_is_not_guaranteed() {
 }
 
 #[test]
-fn a_daemon_that_is_killed_is_missed_and_nothing_new_is_started_without_it() {
+fn a_daemon_that_is_killed_is_missed_and_another_takes_its_place() {
     let home = Home::new("mps-killed");
+    let mut node = home.spawn(&["node", "--wall", "mps"]);
+    home.answers();
     let file = home.file(&walled("mps", &[worker(&home, "a", "", "")]));
     home.succeeds(&["up", "--detach", &file]);
     until("it is proven", || home.report("a")["facts"]["guaranteed"] == true);
-    let (keeper, daemon) = daemon(&home);
-    kill(keeper);
-    until("the kernel has ended the daemon", || !is_alive(daemon));
+    let first = daemon(&home);
+    // One that ends right after its start is not replaced.
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    kill(first.0);
+    until("the kernel has ended the daemon", || !is_alive(first.1));
     until("it is not guaranteed", || home.report("a")["facts"]["guaranteed"] == false);
     let shown = home.succeeds(&["ps"]);
-    assert!(shown.contains("a: not guaranteed: the node's MPS daemon has ended"), "{shown}");
+    assert!(shown.contains("a: not guaranteed: the MPS daemon of a process has ended"), "{shown}");
+    let second = daemon(&home);
+    assert!(second.1 != first.1 && is_alive(second.1));
+    home.succeeds(&["restart", "a"]);
+    until("it is proven again", || home.report("a")["facts"]["guaranteed"] == true);
+    kill(second.0);
+    until("the kernel has ended the daemon", || !is_alive(second.1));
+    until("this is said", || {
+        home.succeeds(&["ps"]).contains("a: not guaranteed: the node's MPS daemon has ended")
+    });
     let more = home.file(&walled("mps", &[home.sleeper("b", "")]));
-    refused(
-        &home.partywall(&["up", "--detach", &more]).output().unwrap(),
-        &["the wall `mps` does not stand"],
-    );
-    home.stop_all();
+    let output = home.partywall(&["up", "--detach", &more]).output().unwrap();
+    refused(&output, &["the wall `mps` does not stand"]);
+    node.signal(Signal::TERM);
+    node.wait();
     // What it left is cleared away by the next one.
     home.succeeds(&["up", "--detach", &more]);
+    let third = daemon(&home);
     home.stop_all();
+    no_daemon(&home, third);
 }
 
 #[test]
@@ -127,7 +141,7 @@ fn a_share_is_a_percentage_that_gives_at_least_as_many_sms() {
     let file = home.file(&walled("mps-percentage", &tenants));
     // Of whoever starts them, this one counts for nothing.
     let mut up = home.partywall(&["up", "--detach", &file]);
-    assert!(up.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "7").status().unwrap().success());
+    assert!(up.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "7").output().unwrap().status.success());
     // 60 per cent of 132 SMs are 79.
     for (name, percent) in [("sms", "61.\n"), ("percent", "33.\n"), ("none", "100.\n")] {
         until("it has said its percentage", || log(&home, name).ends_with('\n'));
