@@ -217,6 +217,11 @@ fn a_node_that_is_killed_leaves_daemon_and_sets_to_the_next() {
     until("both are proven again", || {
         home.reports().iter().all(|report| report["facts"]["guaranteed"] == true)
     });
+    // Who comes now gets what is left.
+    let third = home.file(&walled("green-contexts", &[home.sleeper("c", "share.sms = 20")]));
+    home.succeeds(&["up", "--detach", &third]);
+    let expected = [("a", 94, 132), ("b", 84, 94), ("c", 64, 84)];
+    assert_eq!(sets(&home), expected.map(|(name, first, end)| (name.to_owned(), first, end)));
     // A node that is told to leave its tenants leaves their wall.
     home.succeeds(&["stop", "--node-only"]);
     node.wait();
