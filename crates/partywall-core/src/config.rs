@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -38,7 +39,7 @@ pub const EXAMPLE: &str = r#"# partywall.toml: the tenants of one GPU. Start the
 
 [gpu]
 select = "auto"             # which GPU: "auto", an index (0), a UUID ("GPU-..."), or simulated ("sim:h200")
-wall = "auto"               # what stands between the tenants: "auto", or one wall by its id ("mps", "mig", ...)
+wall = "auto"               # what stands between the tenants: "auto", or one wall by its id ("mps", "green-contexts", ...)
 
 [[tenant]]
 name = "detector"           # lower-case letters, digits and hyphens
@@ -52,7 +53,7 @@ command = ["python", "serve_detector.py"]
 name = "nightly-embeddings"
 class = "best-effort"       # takes everything that is left
 memory = "40GiB"
-share.percent = 60          # optional: of the SMs; or share.sms = 80. Default: what the planner finds
+share.percent = 60          # of the SMs; or share.sms = 80. Kept behind mps-percentage, and needed behind green-contexts
 weight = 2                  # optional: of its copies over PCIe against other tenants'. Default: by class
 restart = "on-failure"      # optional: "on-failure" (default), "always" or "never"
 command = ["python", "embed.py", "--batch", "32"]
@@ -78,7 +79,8 @@ pub struct Config {
 pub struct GpuConfig {
     /// Which GPU: `"auto"`, an index, a UUID, or a simulated one such as `"sim:h200"`. Default: `"auto"`.
     pub select: Select,
-    /// The wall: `"auto"`, or a wall by its id. Default: `"auto"`.
+    /// The wall: `"auto"`, or a wall by its id. `partywall up` builds `"time-slicing"`, `"mps"`, `"mps-percentage"` and
+    /// `"green-contexts"`. Default: `"auto"`, which adds none.
     pub wall: WallChoice,
 }
 
@@ -102,8 +104,9 @@ pub struct TenantConfig {
     /// latency that it has alone, as far as the wall allows.
     #[serde(default, skip_serializing_if = "is_default")]
     pub slo: Slo,
-    /// The SMs it gets: `share.sms = 80` or `share.percent = 60` (1 to 100, rounded down to SMs as MPS does).
-    /// Default: what the planner finds.
+    /// The SMs it gets: `share.sms = 80` or `share.percent = 60` (1 to 100, rounded down to SMs as MPS does). Behind
+    /// `mps-percentage` the most that it uses, default all; behind `green-contexts` those that it has to itself, no default.
+    /// Not kept behind other walls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Share>,
     /// The weight of its copies over PCIe against those of other tenants, 1 to 1024: with twice the weight,
@@ -367,6 +370,24 @@ impl fmt::Display for WallChoice {
             Self::Auto => f.pad("auto"),
             Self::Fixed(wall) => wall.fmt(f),
         }
+    }
+}
+
+/// A text that is neither a wall nor `auto`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{given}` is no wall; choose auto or one of {}", Wall::ALL.map(Wall::id).join(", "))]
+pub struct UnknownWallChoice {
+    /// What was given.
+    pub given: String,
+}
+
+impl FromStr for WallChoice {
+    type Err = UnknownWallChoice;
+    fn from_str(text: &str) -> Result<Self, UnknownWallChoice> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        text.parse().map(Self::Fixed).map_err(|_| UnknownWallChoice { given: text.to_owned() })
     }
 }
 

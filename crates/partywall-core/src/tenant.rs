@@ -1,6 +1,7 @@
 //! Tenants and what they were promised.
 
 use std::fmt;
+use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -77,6 +78,41 @@ impl Share {
     }
 }
 
+/// A text that is no share.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{given}` is no share of the SMs; write a percentage such as 60% (1 to 100) or a number such as 80sms"
+)]
+pub struct ShareError {
+    /// What was given.
+    pub given: String,
+}
+
+/// `60%` or `80sms`, as the command line takes it.
+impl FromStr for Share {
+    type Err = ShareError;
+    fn from_str(text: &str) -> Result<Self, ShareError> {
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok());
+        let number = |text: &str| digits(text).flatten().filter(|&number: &u32| number > 0);
+        let percent = |text: &str| u8::try_from(number(text)?).ok().filter(|&percent| percent <= 100);
+        let share = match (text.strip_suffix('%'), text.strip_suffix("sms")) {
+            (Some(text), _) => percent(text).map(Self::Percent),
+            (None, Some(text)) => number(text).map(SmCount).map(Self::Sms),
+            (None, None) => None,
+        };
+        share.ok_or_else(|| ShareError { given: text.to_owned() })
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sms(SmCount(sms)) => write!(f, "{sms}sms"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
 /// What a tenant was promised about its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -96,5 +132,16 @@ mod tests {
         let whole = SmCount(132);
         let shares = [Share::Percent(50), Share::Percent(6), Share::Percent(0), Share::Sms(SmCount(999))];
         assert_eq!(shares.map(|share| share.of(whole).0), [66, 7, 1, 132]);
+    }
+
+    #[test]
+    fn shares_are_written_with_their_unit() {
+        for text in ["60%", "1%", "100%", "80sms"] {
+            assert_eq!(text.parse::<Share>().unwrap().to_string(), text);
+        }
+        for wrong in ["", "%", "60", "0%", "101%", "+5%", "356%", "0sms", "sms", "80 sms", "99999999999sms"] {
+            let error = wrong.parse::<Share>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{wrong}`")) && error.contains("80sms"), "{error}");
+        }
     }
 }

@@ -14,26 +14,29 @@
 //!
 //! When the owner is killed, the kernel sends the daemon SIGTERM (parent-death signal). That signal is tied to the
 //! *thread* that started the daemon, so a thread of its own holds it. What that cannot reach: an MPS server whose control
-//! daemon is gone, and the private directory.
+//! daemon is gone, and the private directory. Where the directory has a name that is known beforehand
+//! ([`MpsDaemon::start_in`]), the next daemon there clears both away.
 
 mod answers;
+mod contact;
 mod process;
 #[cfg(test)]
 mod tests;
 
 use std::ffi::{OsStr, OsString};
+use std::fs::DirBuilder;
 use std::io::Read as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tempfile::TempDir;
-
 use crate::clock::wait_for;
 use crate::library::CudaVersion;
-use process::{Answer, Ended};
+
+pub use contact::Contact;
 
 /// With what the names of private directories begin; six letters or digits follow.
 pub const DIRECTORY_PREFIX: &str = "partywall-mps-";
@@ -70,7 +73,7 @@ pub enum MpsError {
     },
     /// The directory's name is too long for the daemon's sockets.
     #[error("the MPS socket path would have {length} bytes, more than the {SOCKET_PATH_MAX} that sockets allow: \
-             {directory}; use a temporary directory with a shorter name", directory = directory.display())]
+             {directory}; use a directory with a shorter name", directory = directory.display())]
     PathTooLong {
         /// The pipe directory.
         directory: PathBuf,
@@ -176,7 +179,8 @@ pub enum Stopped {
 #[derive(Debug)]
 pub struct MpsDaemon {
     options: MpsOptions,
-    directory: Option<TempDir>,
+    /// `None` once it has been stopped.
+    directory: Option<PathBuf>,
     child: Child,
     /// Holds the parent-death signal; ends when this is dropped.
     keeper: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
@@ -194,20 +198,51 @@ impl MpsDaemon {
             .prefix(DIRECTORY_PREFIX)
             .tempdir_in(&options.temporary)
             .map_err(unmade)?;
-        let pipe = directory.path().join("pipe");
+        Self::start_at(options, &directory.keep())
+    }
+
+    /// The same in `directory`, whose name is known beforehand, so that clients of one daemon after the other find it. What a
+    /// daemon that was there before left, its processes and its files, is removed first. `options.temporary` is not used.
+    ///
+    /// # Errors
+    /// Those of [`MpsDaemon::start`].
+    pub fn start_in(options: &MpsOptions, directory: &Path) -> Result<Self, MpsError> {
+        let unmade = |error| MpsError::Directory { directory: directory.to_owned(), error };
+        process::kill_marked(MARK, directory);
+        match std::fs::remove_dir_all(directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(unmade(error)),
+            _ => {}
+        }
+        DirBuilder::new().mode(0o700).create(directory).map_err(unmade)?;
+        Self::start_at(options, directory)
+    }
+
+    /// Starts it in a directory that is there and empty, and the daemon's own to remove.
+    fn start_at(options: &MpsOptions, directory: &Path) -> Result<Self, MpsError> {
+        let started = Self::start_inside(options, directory);
+        if started.is_err() {
+            // The error that led here is the one to report.
+            let _ = std::fs::remove_dir_all(directory);
+        }
+        started
+    }
+
+    fn start_inside(options: &MpsOptions, directory: &Path) -> Result<Self, MpsError> {
+        let unmade = |error| MpsError::Directory { directory: directory.to_owned(), error };
+        let pipe = directory.join("pipe");
         let length = pipe.as_os_str().len() + 1 + SOCKET_NAME.len();
         if length > SOCKET_PATH_MAX {
             return Err(MpsError::PathTooLong { directory: pipe, length });
         }
-        for path in [&pipe, &directory.path().join("log")] {
+        for path in [&pipe, &directory.join("log")] {
             std::fs::create_dir(path).map_err(unmade)?;
         }
-        let output = std::fs::File::create(directory.path().join("output")).map_err(unmade)?;
+        let output = std::fs::File::create(directory.join("output")).map_err(unmade)?;
         let mut command = Command::new(&options.control);
         command.arg("-f").stdin(Stdio::null());
         command.stdout(output.try_clone().map_err(unmade)?).stderr(output);
-        set_environment(&mut command, directory.path());
-        command.env(MARK, directory.path());
+        set_environment(&mut command, directory);
+        command.env(MARK, directory);
         if let Some(gpu) = &options.gpu {
             command.env("CUDA_VISIBLE_DEVICES", gpu);
         }
@@ -215,7 +250,7 @@ impl MpsDaemon {
             .map_err(|error| MpsError::Program { program: options.control.clone(), error })?;
         let mut daemon = Self {
             options: options.clone(),
-            directory: Some(directory),
+            directory: Some(directory.to_owned()),
             child,
             keeper: Some((hold, keeper)),
         };
@@ -229,7 +264,8 @@ impl MpsDaemon {
         let up = wait_for(limit, || match self.ended() {
             Some(error) => Some(Err(error)),
             None => {
-                let answer = self.ask_within("get_default_active_thread_percentage", limit);
+                let asked = Contact::new(&self.options.control, self.path(), limit);
+                let answer = asked.ask("get_default_active_thread_percentage");
                 answer.is_ok().then_some(Ok(()))
             }
         });
@@ -254,10 +290,7 @@ impl MpsDaemon {
 
     /// What a tenant's environment needs in order to become a client.
     pub fn environment(&self) -> Vec<(&'static str, OsString)> {
-        vec![
-            (PIPE_DIRECTORY, self.path().join("pipe").into_os_string()),
-            (LOG_DIRECTORY, self.path().join("log").into_os_string()),
-        ]
+        self.contact().environment()
     }
 
     /// Gives a command to the daemon and returns what it says.
@@ -265,12 +298,12 @@ impl MpsDaemon {
     /// # Errors
     /// When it does not answer in time, is gone, or the command fails.
     pub fn ask(&self, command: &str) -> Result<String, MpsError> {
-        self.ask_within(command, self.options.answer_limit)
+        self.contact().ask(command)
     }
 
-    fn ask_within(&self, command: &str, limit: Duration) -> Result<String, MpsError> {
-        let (control, pipe) = (&self.options.control, self.pipe_directory());
-        Asked { control, directory: self.path(), pipe: &pipe, limit }.ask(command)
+    /// For asking it from elsewhere.
+    pub fn contact(&self) -> Contact {
+        Contact::new(&self.options.control, self.path(), self.options.answer_limit)
     }
 
     /// The process ids of the servers: none before the first client.
@@ -278,7 +311,7 @@ impl MpsDaemon {
     /// # Errors
     /// Those of [`MpsDaemon::ask`], and when the answer is no list of process ids.
     pub fn server_list(&self) -> Result<Vec<u32>, MpsError> {
-        self.pids("get_server_list".to_owned())
+        self.contact().server_list()
     }
 
     /// The process ids of a server's clients.
@@ -286,12 +319,7 @@ impl MpsDaemon {
     /// # Errors
     /// Those of [`MpsDaemon::ask`], and when the answer is no list of process ids.
     pub fn client_list(&self, server: u32) -> Result<Vec<u32>, MpsError> {
-        self.pids(format!("get_client_list {server}"))
-    }
-
-    fn pids(&self, command: String) -> Result<Vec<u32>, MpsError> {
-        let answer = self.ask(&command)?;
-        answers::pids(&answer).ok_or(MpsError::Answer { command, answer, expected: "process ids" })
+        self.contact().client_list(server)
     }
 
     /// Whether a process is a client now: the proof that it does not run beside MPS.
@@ -299,12 +327,7 @@ impl MpsDaemon {
     /// # Errors
     /// Those of [`MpsDaemon::server_list`].
     pub fn is_client(&self, pid: u32) -> Result<bool, MpsError> {
-        for server in self.server_list()? {
-            if self.client_list(server)?.contains(&pid) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(self.contact().clients()?.contains(&pid))
     }
 
     /// Caps the SMs of clients of servers that start from now on, in per cent of all SMs (1 to 100), and checks that
@@ -339,10 +362,9 @@ impl MpsDaemon {
         let Some(directory) = self.directory.take() else {
             return Ok(Stopped::Cleanly);
         };
-        let (control, pipe) = (&self.options.control, directory.path().join("pipe"));
         let mut limit = self.options.stop_limit;
         if matches!(self.child.try_wait(), Ok(None)) {
-            let asked = Asked { control, directory: directory.path(), pipe: &pipe, limit };
+            let asked = Contact::new(&self.options.control, &directory, limit);
             // What cannot be asked will not end by itself. Whatever else it says, it was asked.
             if let Err(MpsError::NoAnswer { .. } | MpsError::NoDaemon { .. } | MpsError::Program { .. }) =
                 asked.ask("quit")
@@ -356,15 +378,15 @@ impl MpsDaemon {
             // A killed child can be waited for; an error says that it was already.
             let _ = self.child.wait();
         }
-        let left = process::kill_marked(MARK, directory.path());
+        let left = process::kill_marked(MARK, &directory);
         drop(self.keeper.take());
-        let path = directory.path().to_owned();
-        directory.close().map_err(|error| MpsError::Directory { directory: path, error })?;
+        std::fs::remove_dir_all(&directory)
+            .map_err(|error| MpsError::Directory { directory: directory.clone(), error })?;
         Ok(if gone && left == 0 { Stopped::Cleanly } else { Stopped::Killed })
     }
 
     fn path(&self) -> &Path {
-        self.directory.as_ref().map_or(Path::new(""), TempDir::path)
+        self.directory.as_deref().unwrap_or(Path::new(""))
     }
 
     /// The end of what the daemon wrote, on one line.
@@ -380,35 +402,6 @@ impl Drop for MpsDaemon {
     fn drop(&mut self) {
         // Nobody is left to tell; `stop` tells.
         let _ = self.end();
-    }
-}
-
-/// Where and how to ask.
-struct Asked<'a> {
-    control: &'a Path,
-    /// For the files of the exchange.
-    directory: &'a Path,
-    pipe: &'a Path,
-    limit: Duration,
-}
-
-impl Asked<'_> {
-    fn ask(&self, command: &str) -> Result<String, MpsError> {
-        let mut program = Command::new(self.control);
-        program.env(PIPE_DIRECTORY, self.pipe).env(LOG_DIRECTORY, self.pipe.with_file_name("log"));
-        let answer = process::converse(program, Some(command), self.directory, self.limit)
-            .map_err(|error| MpsError::Program { program: self.control.to_owned(), error })?;
-        match answer {
-            None => Err(MpsError::NoAnswer { command: command.to_owned(), limit: self.limit }),
-            Some(Answer { text, .. }) if answers::no_daemon(&text) => {
-                Err(MpsError::NoDaemon { directory: self.pipe.to_owned() })
-            }
-            Some(Answer { text, status: Ended::Well }) => Ok(text),
-            Some(Answer { text, .. }) => {
-                let answer = answers::tail(&text, LOG_TAIL);
-                Err(MpsError::Answer { command: command.to_owned(), answer, expected: "exit status 0" })
-            }
-        }
     }
 }
 
@@ -449,13 +442,7 @@ pub fn foreign_servers(
     temporary: &Path,
     limit: Duration,
 ) -> Result<Vec<u32>, MpsError> {
-    let command = "get_server_list";
-    let answer = Asked { control, directory: temporary, pipe, limit }.ask(command)?;
-    answers::pids(&answer).ok_or_else(|| MpsError::Answer {
-        command: command.to_owned(),
-        answer,
-        expected: "process ids",
-    })
+    Contact::foreign(control, pipe, temporary, limit).server_list()
 }
 
 /// At most `most` bytes of a file, as text.

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use partywall_core::config::TenantConfig;
-use partywall_core::tenant::{Class, TenantId};
+use partywall_core::config::{TenantConfig, WallChoice};
+use partywall_core::sm_sets::SmSet;
+use partywall_core::tenant::{Class, Share, TenantId};
 use partywall_core::units::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,12 @@ pub struct Attach {
     pub memory: Option<Bytes>,
     /// The weight of its copies; without it, that of its class.
     pub weight: Option<u32>,
+    /// The wall that the node must have; without it, any.
+    #[serde(default)]
+    pub wall: Option<WallChoice>,
+    /// Its share of the SMs.
+    #[serde(default)]
+    pub share: Option<Share>,
     /// The program and its arguments, for people to read.
     pub command: Vec<String>,
     /// What LD_PRELOAD is now.
@@ -43,11 +50,16 @@ pub struct Attach {
 pub enum Request {
     /// How are the tenants? Answered with [`Reply::Tenants`].
     Ps,
+    /// What stands between tenants? Answered with [`Reply::Wall`].
+    Wall,
     /// Start these tenants, in this order. One that runs already, as described, is left running; if another one of its
     /// name runs, nothing is started. Answered with [`Reply::Done`], which names them.
     Up {
         /// The tenants.
         tenants: Vec<TenantConfig>,
+        /// The wall that the node must have; `auto`: any.
+        #[serde(default)]
+        wall: WallChoice,
         /// The environment that theirs is made from.
         env: BTreeMap<String, String>,
         /// The directory that they start in, absolute.
@@ -102,6 +114,11 @@ pub enum Reply {
     Tenants {
         /// In the order in which they came.
         tenants: Vec<TenantReport>,
+    },
+    /// What stands between tenants.
+    Wall {
+        /// The wall.
+        wall: WallChoice,
     },
     /// It was done, to these tenants.
     Done {
@@ -195,6 +212,12 @@ pub struct TenantReport {
     pub memory: Option<Bytes>,
     /// The weight of its copies.
     pub weight: u32,
+    /// What stands between it and the others.
+    pub wall: WallChoice,
+    /// The share of the SMs that it asked for.
+    pub share: Option<Share>,
+    /// The SMs that it has to itself: positions on the line of groups that the driver splits the GPU into.
+    pub sms: Option<SmSet>,
     /// The program and its arguments.
     pub command: Vec<String>,
     /// Bytes of its log that could not be written, in this run.
@@ -227,6 +250,7 @@ mod tests {
             partywall_core::config::Config::parse(partywall_core::config::EXAMPLE, "example").unwrap();
         let request = Request::Up {
             tenants: config.tenants,
+            wall: config.gpu.wall,
             env: BTreeMap::new(),
             directory: PathBuf::from("/"),
             grace: Nanos::from_secs(1),

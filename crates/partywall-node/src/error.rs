@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use partywall_core::config::WallChoice;
+
 /// Why the node, a shepherd or a client did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -16,6 +18,14 @@ pub enum Error {
         folder: PathBuf,
         /// The process, as far as it said.
         holder: String,
+    },
+    /// A wall cannot be built on this machine, or not now.
+    #[error("cannot build the wall `{wall}`: {why}")]
+    Wall {
+        /// Which.
+        wall: WallChoice,
+        /// Why not.
+        why: String,
     },
     /// No node owns the folder.
     #[error("no node is running in {folder}", folder = folder.display())]

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use partywall_core::tenant::{Class, TenantId};
+use partywall_core::config::WallChoice;
+use partywall_core::sm_sets::SmSet;
+use partywall_core::tenant::{Class, Share, TenantId};
 use partywall_core::units::{Bytes, Nanos};
 use serde::Serialize;
 
@@ -30,6 +32,10 @@ pub struct NodeView {
     pub contexts: Contexts,
     /// How copies are decided about.
     pub copies: CopyView,
+    /// What stands between tenants besides memory and copies.
+    pub wall: WallChoice,
+    /// Why it does not stand any more.
+    pub wall_problem: Option<String>,
     /// The tenants, in the order of their numbers.
     pub tenants: Vec<TenantView>,
 }
@@ -73,6 +79,10 @@ pub struct TenantView {
     pub class: Class,
     /// The weight of its copies.
     pub weight: u32,
+    /// The share of the SMs that it asked for.
+    pub share: Option<Share>,
+    /// The SMs that it has to itself.
+    pub sms: Option<SmSet>,
     /// Whether what was promised to it can be enforced; `None` while none of its processes has said what it uses.
     pub guaranteed: Option<bool>,
     /// Why not, a line each.
@@ -167,6 +177,8 @@ pub struct ProcessView {
     pub context_bytes: Bytes,
     /// Whether that was measured.
     pub context_measured: bool,
+    /// Whether it was seen to be a client of the node's MPS daemon; `None` where it does not have to be, or is not known yet.
+    pub mps_client: Option<bool>,
     /// Whether it speaks with the node; otherwise what it holds is counted until it ends.
     pub connected: bool,
 }
@@ -179,6 +191,7 @@ impl TenantView {
             memory_used: self.memory.used_bytes,
             guaranteed: self.guaranteed,
             unknown: self.coverage.unknown.iter().cloned().collect(),
+            reasons: self.reasons.clone(),
             // Nothing in it fails to be JSON: keys are text and numbers are whole.
             detail: serde_json::to_value(self).unwrap_or_default(),
         }
@@ -197,6 +210,8 @@ pub(crate) mod tests {
             name: "detector".to_owned(),
             class: Class::LatencySensitive,
             weight: 8,
+            share: None,
+            sms: None,
             guaranteed: Some(false),
             reasons: vec!["1 unknown entry points of the driver: cuFoo".to_owned()],
             restarts: 2,
@@ -232,6 +247,8 @@ pub(crate) mod tests {
                 direct_max_ls_bytes: Bytes(0),
                 direct_max_be_bytes: Bytes(0),
             },
+            wall: WallChoice::Auto,
+            wall_problem: None,
             tenants: vec![tenant],
         }
     }

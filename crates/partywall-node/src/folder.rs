@@ -8,6 +8,9 @@
 //!   state.json              what a node that is started again needs
 //!   node.log                what a node in the background says
 //!   http                    the address that it answers HTTP on
+//!   mps/                    pipes and logs of the node's MPS daemon, where its wall has one
+//!   mps.json, mps.lock      who keeps that daemon; locked while somebody does
+//!   no-mps/                 empty: the pipe directory of tenants that must not meet a daemon
 //!   tenants/<name>/
 //!     orders.json           what the shepherd is to start
 //!     shepherd.json         how that is going
@@ -121,6 +124,33 @@ impl Folder {
         self.0.join("node.log")
     }
 
+    /// Where the node's MPS daemon listens.
+    pub fn mps(&self) -> PathBuf {
+        self.0.join("mps")
+    }
+
+    /// Who keeps that daemon.
+    pub fn mps_kept(&self) -> PathBuf {
+        self.0.join("mps.json")
+    }
+
+    /// What that process holds.
+    pub fn mps_lock(&self) -> PathBuf {
+        self.0.join("mps.lock")
+    }
+
+    /// A pipe directory without a daemon.
+    pub fn no_mps(&self) -> PathBuf {
+        self.0.join("no-mps")
+    }
+
+    /// Whether a node owns it now.
+    pub fn is_locked(&self) -> bool {
+        let file = File::open(self.0.join("node.lock"));
+        // Shared and for a moment: a node that wants it just then tries again.
+        file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+    }
+
     /// The folder of a tenant.
     pub fn tenant(&self, name: &str) -> TenantFolder {
         TenantFolder(self.0.join("tenants").join(name))
@@ -199,7 +229,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 }
 
 /// A folder that is ours alone; above it, folders are made as usual.
-fn private_folder(path: &Path) -> Result<(), Error> {
+pub(crate) fn private_folder(path: &Path) -> Result<(), Error> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(Error::file("create", path))?;
     // Not through a link: somebody else's link in a folder for all would lead us to a place of his choice.
@@ -234,7 +264,9 @@ mod tests {
         let lock = folder.lock().unwrap();
         let refused = folder.lock().unwrap_err().to_string();
         assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
+        assert!(folder.is_locked());
         drop(lock);
+        assert!(!folder.is_locked());
         drop(folder.lock().unwrap());
         assert_eq!(fs::metadata(folder.path()).unwrap().mode() & 0o777, 0o700);
     }

@@ -6,6 +6,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use partywall_core::config::WallChoice;
+
 use crate::error::Error;
 use crate::folder::Folder;
 
@@ -15,6 +17,9 @@ pub const UNTIL_CLOSED: &str = "--until-closed";
 pub const UNTIL_STOPPED: &str = "--until-stopped";
 /// Option of `partywall node`: remove the folder at the end.
 pub const TEMPORARY: &str = "--temporary";
+
+/// Option of `partywall node`: what stands between tenants.
+pub const WALL: &str = "--wall";
 
 /// What kind of node is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,14 +52,20 @@ impl Launched {
     }
 }
 
-/// Starts a node of `folder` with the program `exe`, and waits until it answers.
+/// Starts a node of `folder` with the program `exe` and this wall, and waits until it answers.
 ///
 /// # Errors
 /// When it cannot be started, or ends before it answers; what it said is in the message, or on standard error already.
-pub fn launch(exe: &Path, folder: &Folder, background: Background) -> Result<Launched, Error> {
+pub fn launch(
+    exe: &Path,
+    folder: &Folder,
+    background: Background,
+    wall: Option<WallChoice>,
+) -> Result<Launched, Error> {
     folder.create()?;
     let mut command = Command::new(exe);
     command.arg("node").arg("--dir").arg(folder.path()).stdout(Stdio::piped());
+    command.args(wall.iter().flat_map(|wall| [WALL.to_owned(), wall.to_string()]));
     match background {
         Background::Detached => {
             let path = folder.node_log();

@@ -25,4 +25,5 @@ pub mod signals;
 mod state;
 mod supervise;
 pub mod tenant;
+pub mod walls;
 pub mod watch;

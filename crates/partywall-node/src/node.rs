@@ -10,6 +10,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
+use partywall_core::config::WallChoice;
 use partywall_core::tenant::TenantId;
 use partywall_core::units::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,9 +26,10 @@ use crate::folder::{Folder, Lock, TenantFolder};
 use crate::process::{self, Table};
 use crate::shepherd::status;
 use crate::signals::{self, Arrivals};
-use crate::state::State;
+use crate::state::{Kept, State};
 use crate::supervise::{Happening, Tenant};
 use crate::tenant::{TenantEvent, TenantService};
+use crate::walls::{self, Fall, Site, Standing, Walls};
 
 mod requests;
 
@@ -46,6 +48,10 @@ pub struct Settings {
     pub exe: PathBuf,
     /// The library that is preloaded into tenants.
     pub shim: PathBuf,
+    /// What is to stand between tenants; `None`: what stands between those that are there.
+    pub wall: Option<WallChoice>,
+    /// The MPS control program, which some walls take; `None` where there is none.
+    pub mps_control: Option<PathBuf>,
     /// When it ends.
     pub lifetime: Lifetime,
     /// Whether its folder goes with it when it ends as it should.
@@ -75,6 +81,7 @@ enum Closing {
 struct Node<'s> {
     settings: Settings,
     wall: Wall,
+    walls: Walls,
     service: Box<dyn TenantService>,
     say: &'s mut dyn FnMut(&str),
     tenants: Vec<Tenant>,
@@ -95,10 +102,10 @@ struct Node<'s> {
 /// `say` gets what people may want to know, a line at a time; `ready` is called once requests are answered.
 ///
 /// # Errors
-/// When it cannot start: the folder belongs to another node or cannot be used, or there is no shim.
+/// When it cannot start: the folder belongs to another node or cannot be used, there is no shim, or the wall cannot be built.
 pub fn run(
     settings: Settings,
-    service: impl FnOnce(&Folder) -> Result<Box<dyn TenantService>, Error>,
+    service: impl FnOnce(&Folder, Standing) -> Result<Box<dyn TenantService>, Error>,
     say: &mut dyn FnMut(&str),
     ready: impl FnOnce() -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -108,15 +115,38 @@ pub fn run(
     let wall = Wall::new(&settings.shim, settings.folder.tenant_socket())?;
     let boot = process::boot_id();
     let state = read_state(&settings.folder, &boot, say)?;
+    let now = clock::now();
+    let next_id = state.next_id;
+    let kept_wall = state.wall;
+    let found = |kept: Kept| {
+        let folder = settings.folder.tenant(&kept.spec.name);
+        Tenant::found(kept, folder, &state.boot, &boot, now)
+    };
+    let mut tenants: Vec<Tenant> = state.tenants.into_iter().map(found).collect();
+    let busy = tenants.iter().any(|tenant| tenant.activity().is_active());
+    let choice = walls::choose(settings.wall, kept_wall, busy)?;
+    let control = settings.mps_control.as_deref();
+    let (folder, exe, device) = (&settings.folder, &settings.exe, state.device);
+    let site = Site { folder, exe, control, boot: &boot, busy, device };
+    let mut walls = Walls::build(choice, &site)?;
+    for tenant in &mut tenants {
+        let active = tenant.activity().is_active();
+        let spec = &mut tenant.kept.spec;
+        match spec.sms.filter(|_| active) {
+            Some(set) => walls.restore((spec.id, &spec.name), set)?,
+            None => spec.sms = None,
+        }
+    }
     let listener = listen(&settings.folder)?;
-    let service = service(&settings.folder)?;
+    let service = service(&settings.folder, walls.standing())?;
     let stops = [Signal::TERM, Signal::INT, Signal::HUP].into_iter().map(Arrivals::of);
     let mut node = Node {
         wall,
+        walls,
         service,
         say,
-        tenants: Vec::new(),
-        next_id: state.next_id,
+        tenants,
+        next_id,
         boot,
         connections: Vec::new(),
         listener,
@@ -127,7 +157,8 @@ pub fn run(
         _lock: lock,
         settings,
     };
-    node.take_over(state);
+    node.take_over();
+    node.save();
     ready()?;
     node.stay()
 }
@@ -136,7 +167,9 @@ pub fn run(
 /// could say any more what they were promised.
 fn read_state(folder: &Folder, boot: &str, say: &mut dyn FnMut(&str)) -> Result<State, Error> {
     match State::read(&folder.state()) {
-        Ok(state) => Ok(state.unwrap_or_else(|| State::new(boot.to_owned(), 0, Vec::new()))),
+        Ok(state) => {
+            Ok(state.unwrap_or_else(|| State::new(boot.to_owned(), 0, WallChoice::Auto, Vec::new())))
+        }
         Err(error) => {
             let aside = State::put_aside(&folder.state())?;
             say(&format!("{error}; it is now {}, and tenants that still run are ended", aside.display()));
@@ -146,7 +179,7 @@ fn read_state(folder: &Folder, boot: &str, say: &mut dyn FnMut(&str)) -> Result<
                     process::signal(&status.shepherd, Signal::TERM);
                 }
             }
-            Ok(State::new(boot.to_owned(), 0, Vec::new()))
+            Ok(State::new(boot.to_owned(), 0, WallChoice::Auto, Vec::new()))
         }
     }
 }
@@ -169,14 +202,11 @@ fn listen(folder: &Folder) -> Result<UnixListener, Error> {
 
 impl Node<'_> {
     /// Goes on with the tenants of the node before this one.
-    fn take_over(&mut self, state: State) {
-        let now = clock::now();
-        for kept in state.tenants {
+    fn take_over(&mut self) {
+        for Tenant { kept, .. } in &self.tenants {
             if let Err(error) = self.service.add_tenant(&kept.spec) {
                 (self.say)(&format!("{} cannot be served: {error}", kept.spec.name));
             }
-            let folder = self.settings.folder.tenant(&kept.spec.name);
-            self.tenants.push(Tenant::found(kept, folder, &state.boot, &self.boot, now));
         }
     }
 
@@ -224,6 +254,7 @@ impl Node<'_> {
                 self.tell(index, &happening);
             }
         }
+        self.free_places();
         for folder in self.forget(|tenant| tenant.kept.attended && !tenant.activity().is_active()) {
             // It holds nothing that is worth keeping; where it cannot be removed, it is in nobody's way.
             let _ = fs::remove_dir_all(folder.path());
@@ -232,6 +263,16 @@ impl Node<'_> {
             self.save();
         }
         self.answer_who_waits(now);
+    }
+
+    /// Takes their SMs back from tenants that have ended for good.
+    fn free_places(&mut self) {
+        let placed = self.tenants.iter_mut().filter(|tenant| tenant.kept.spec.sms.is_some());
+        for tenant in placed.filter(|tenant| !tenant.activity().is_active()) {
+            self.walls.free(tenant.kept.spec.id);
+            tenant.kept.spec.sms = None;
+            self.unsaved = true;
+        }
     }
 
     fn tell(&mut self, index: usize, happening: &Happening) {
@@ -259,7 +300,8 @@ impl Node<'_> {
 
     fn save(&mut self) {
         let kept = self.tenants.iter().map(|tenant| tenant.kept.clone()).collect();
-        let state = State::new(self.boot.clone(), self.next_id, kept);
+        let mut state = State::new(self.boot.clone(), self.next_id, self.walls.choice(), kept);
+        state.device = self.walls.device();
         match state.write(&self.settings.folder.state()) {
             Ok(()) => (self.unsaved, self.unsaved_said) = (false, false),
             Err(error) => {
@@ -288,6 +330,8 @@ impl Node<'_> {
             Lifetime::UntilClosed(owner) if self.closing.is_none() => Some(owner),
             _ => None,
         };
+        let daemon = self.walls.fd();
+        waiting.extend(daemon.map(|daemon| PollFd::from_borrowed_fd(daemon, PollFlags::IN)));
         // Nothing is ever said there: only its end counts.
         waiting.extend(owner.map(|owner| PollFd::new(owner, PollFlags::IN)));
         match poll(&mut waiting, limit.as_ref()) {
@@ -296,12 +340,32 @@ impl Node<'_> {
             Err(errno) => return Err(Error::system("waiting")(errno)),
         }
         let owner_gone = owner.is_some() && waiting.last().is_some_and(|last| !last.revents().is_empty());
+        let before_last = waiting.len() - 1 - usize::from(owner.is_some());
+        let fell = daemon.is_some() && !waiting[before_last].revents().is_empty();
         let ready: Vec<bool> = waiting.iter().map(|fd| !fd.revents().is_empty()).collect();
         self.look_at_shepherds(&ready[1 + self.stops.len()..]);
+        if fell {
+            self.rebuild();
+        }
         if owner_gone || self.stops.iter_mut().fold(false, |any, stop| stop.take() | any) {
             self.end();
         }
         Ok(())
+    }
+
+    /// The wall's daemon has ended: another one serves tenants that start from now on.
+    fn rebuild(&mut self) {
+        let Settings { folder, exe, mps_control, .. } = &self.settings;
+        let control = mps_control.as_deref();
+        let site = Site { folder, exe, control, boot: &self.boot, busy: true, device: None };
+        let Fall { why, rebuilt } = self.walls.fell(&site, clock::now());
+        let then = if rebuilt {
+            "another one has been started for tenants that start from now on"
+        } else {
+            "nothing new is started"
+        };
+        (self.say)(&format!("{why}; {then}"));
+        self.service.wall_fell(&why, rebuilt);
     }
 
     /// `ready` begins with whether each shepherd's descriptor is.
@@ -403,6 +467,8 @@ impl Node<'_> {
             let _ = fs::remove_file(path);
         }
         if !stays {
+            // Its clients have ended.
+            self.walls.stop();
             let _ = fs::remove_file(folder.state());
         }
         let names: Vec<String> = self.tenants.iter().map(|tenant| tenant.kept.spec.name.clone()).collect();
@@ -426,7 +492,10 @@ impl Node<'_> {
     /// Keeps these tenants no longer, and nothing is served to them; says where their folders are.
     fn forget(&mut self, which: impl Fn(&Tenant) -> bool) -> Vec<TenantFolder> {
         let gone: Vec<Tenant> = self.tenants.extract_if(.., |tenant| which(tenant)).collect();
-        gone.iter().for_each(|tenant| self.service.remove_tenant(tenant.kept.spec.id));
+        gone.iter().for_each(|tenant| {
+            self.service.remove_tenant(tenant.kept.spec.id);
+            self.walls.free(tenant.kept.spec.id);
+        });
         self.unsaved |= !gone.is_empty();
         gone.into_iter().map(|tenant| tenant.folder).collect()
     }

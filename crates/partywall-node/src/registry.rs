@@ -12,6 +12,7 @@
 //! taken as not speaking any more. Pages are read as `claims`.
 
 mod admit;
+mod attachment;
 mod claims;
 mod contexts;
 mod member;
@@ -20,12 +21,14 @@ mod state;
 mod tenant;
 mod views;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use partywall_core::config::WallChoice;
+use partywall_core::sm_sets::SmSet;
 use partywall_core::tenant::TenantId;
 use partywall_core::units::Bytes;
 use partywall_shim_api::socket::Listener;
@@ -36,6 +39,7 @@ use crate::facts::NodeView;
 use crate::leases::{self, Leases};
 use crate::tenant::{TenantEvent, TenantFacts, TenantService, TenantSpec};
 use crate::watch::{MemoryWatch, Watcher};
+use attachment::Attaching;
 use contexts::Measuring;
 use state::State;
 
@@ -66,7 +70,14 @@ pub struct Options {
     pub launches: LaunchOptions,
     /// What shows the memory of processes; or why nothing does.
     pub watch: Result<Box<dyn MemoryWatch>, String>,
+    /// What stands between tenants besides.
+    pub wall: WallChoice,
+    /// What shows the clients of the node's MPS daemon, where the wall takes one: processes of tenants have to be among them.
+    pub clients: Option<ClientWatch>,
 }
+
+/// Asks for the process ids of an MPS daemon's clients, or says in a line why they cannot be told.
+pub type ClientWatch = Box<dyn FnMut() -> Result<BTreeSet<u32>, String> + Send>;
 
 impl Options {
     /// A GPU with this much memory, everything else as usual.
@@ -80,6 +91,8 @@ impl Options {
             copies: CopyOptions::default(),
             launches: LaunchOptions::default(),
             watch,
+            wall: WallChoice::Auto,
+            clients: None,
         }
     }
 }
@@ -143,6 +156,7 @@ impl Registry {
             leases,
             arbiter,
             Measuring::new(watcher, first, options.context_estimate),
+            Attaching::new(options.wall, options.clients)?,
         )?;
         let listener = Listener::bind(socket).map_err(io::Error::other)?;
         let shared = Arc::new(Shared { state: Mutex::new(state) });
@@ -165,6 +179,16 @@ impl TenantService for Registry {
             .lock()
             .add_tenant(spec)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+    }
+
+    fn confine(&mut self, id: TenantId, sms: Option<SmSet>) {
+        if let Some(tenant) = self.shared.lock().tenants.get_mut(&id) {
+            tenant.spec.sms = sms;
+        }
+    }
+
+    fn wall_fell(&mut self, why: &str, rebuilt: bool) {
+        self.shared.lock().wall_fell(why, rebuilt);
     }
 
     fn tenant_event(&mut self, id: TenantId, event: TenantEvent) {

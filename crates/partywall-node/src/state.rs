@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use partywall_core::config::WallChoice;
 use partywall_core::restart::BackOff;
 use partywall_core::units::Nanos;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,7 @@ use crate::folder::write_whole;
 use crate::process::Identity;
 use crate::shepherd::status::End;
 use crate::tenant::TenantSpec;
+use crate::walls::Device;
 
 /// Version of the file; another one is not read.
 const VERSION: u32 = 1;
@@ -29,6 +31,12 @@ pub(crate) struct State {
     pub boot: String,
     /// The number of the next tenant.
     pub next_id: u32,
+    /// What the tenants run behind. Files of before there were walls do not say.
+    #[serde(default)]
+    pub wall: WallChoice,
+    /// What the GPU is, where the wall depends on it.
+    #[serde(default)]
+    pub device: Option<Device>,
     /// The tenants, in the order in which they came.
     pub tenants: Vec<Kept>,
 }
@@ -59,9 +67,9 @@ pub(crate) struct Kept {
 }
 
 impl State {
-    /// Of a node during `boot` that keeps these tenants.
-    pub(crate) fn new(boot: String, next_id: u32, tenants: Vec<Kept>) -> Self {
-        Self { version: VERSION, boot, next_id, tenants }
+    /// Of a node during `boot` that keeps these tenants behind this wall.
+    pub(crate) fn new(boot: String, next_id: u32, wall: WallChoice, tenants: Vec<Kept>) -> Self {
+        Self { version: VERSION, boot, next_id, wall, device: None, tenants }
     }
 
     /// Reads the file at `path`; `None` if there is none.
@@ -109,8 +117,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use partywall_core::config::Restart;
-    use partywall_core::tenant::{Class, TenantId};
+    use partywall_core::sm_sets::{Line, SmSet};
+    use partywall_core::tenant::{Class, Share, TenantId};
     use partywall_core::units::Bytes;
+    use partywall_core::wall::Wall;
     use proptest::prelude::*;
 
     use super::*;
@@ -126,6 +136,8 @@ mod tests {
             command: vec!["sleep".to_owned(), "1".to_owned()],
             env: BTreeMap::new(),
             restart: Restart::Always,
+            share: Some(Share::Percent(60)),
+            sms: Some(SmSet { first: 27, groups: 39, sms_per_group: 2 }),
             token: Token::from_bytes([7; 16]),
         };
         let kept = Kept {
@@ -140,7 +152,10 @@ mod tests {
             back_off: BackOff::new(),
             end: Some(End::NotStarted { code: 127, error: "no".to_owned() }),
         };
-        State::new("boot".to_owned(), 5, vec![kept])
+        let wall = WallChoice::Fixed(Wall::GreenContexts);
+        let line = Ok(Line { groups: 66, sms_per_group: 2 });
+        let device = Some(Device { uuid: Some("GPU-0".to_owned()), sms: 132, line });
+        State { device, ..State::new("boot".to_owned(), 5, wall, vec![kept]) }
     }
 
     #[test]
@@ -155,6 +170,20 @@ mod tests {
         assert!(error.contains("version 9") && error.contains("knows 1"), "{error}");
         let aside = State::put_aside(&path).unwrap();
         assert!(aside.exists() && !path.exists());
+    }
+
+    #[test]
+    fn a_file_of_before_there_were_walls_is_read() {
+        let mut old = serde_json::to_value(state()).unwrap();
+        for (at, names) in [("", &["wall", "device"][..]), ("/tenants/0/spec", &["share", "sms"])] {
+            let object = old.pointer_mut(at).unwrap().as_object_mut().unwrap();
+            names.iter().for_each(|name| assert!(object.remove(*name).is_some(), "{name}"));
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), old.to_string()).unwrap();
+        let read = State::read(file.path()).unwrap().unwrap();
+        assert_eq!((read.wall, read.device), (WallChoice::Auto, None));
+        assert_eq!((read.tenants[0].spec.share, read.tenants[0].spec.sms), (None, None));
     }
 
     proptest! {

@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use partywall_core::config::WallChoice;
 use partywall_core::restart::{BackOff, Next};
 use partywall_core::units::Nanos;
 use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal};
@@ -291,7 +292,7 @@ impl Tenant {
     }
 
     /// How it is.
-    pub(crate) fn report(&self, facts: TenantFacts, now: Nanos) -> TenantReport {
+    pub(crate) fn report(&self, wall: WallChoice, facts: TenantFacts, now: Nanos) -> TenantReport {
         let spec = &self.kept.spec;
         let runs = matches!(self.standing, Standing::Alive(_));
         let status = self.status().filter(|status| status.run == self.kept.run);
@@ -313,6 +314,9 @@ impl Tenant {
             exit_code: self.kept.end.as_ref().map(End::exit_code),
             memory: spec.memory,
             weight: spec.weight,
+            wall,
+            share: spec.share,
+            sms: spec.sms,
             command: spec.command.clone(),
             log_bytes_lost: status.map_or(0, |status| status.log_bytes_lost),
             facts: TenantFacts { detail: serde_json::Value::Null, ..facts },

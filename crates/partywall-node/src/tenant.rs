@@ -7,7 +7,8 @@ use std::str::FromStr;
 
 use partywall_core::config::{Restart, TenantConfig};
 use partywall_core::copy_scheduler;
-use partywall_core::tenant::{Class, TenantId};
+use partywall_core::sm_sets::SmSet;
+use partywall_core::tenant::{Class, Share, TenantId};
 use partywall_core::units::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -36,6 +37,12 @@ pub struct TenantSpec {
     pub env: BTreeMap<String, String>,
     /// Whether it is started again when it ends.
     pub restart: Restart,
+    /// The SMs that it asked for.
+    #[serde(default)]
+    pub share: Option<Share>,
+    /// The SMs that it has to itself, while it is there and its wall gives it some.
+    #[serde(default)]
+    pub sms: Option<SmSet>,
     /// What its processes prove with that they are its own.
     pub token: Token,
 }
@@ -52,6 +59,8 @@ impl TenantSpec {
             command: config.command.clone(),
             env: config.env.clone(),
             restart: config.restart,
+            share: config.share,
+            sms: None,
             token,
         }
     }
@@ -151,6 +160,9 @@ pub struct TenantFacts {
     pub guaranteed: Option<bool>,
     /// Names of entry points that they resolved and nobody knows, sorted.
     pub unknown: Vec<String>,
+    /// Why what was promised to it cannot be enforced, a line each.
+    #[serde(default)]
+    pub reasons: Vec<String>,
     /// Everything else, for programs: memory by path, copies, launches, the coverage table.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub detail: serde_json::Value,
@@ -164,6 +176,12 @@ pub trait TenantService {
     /// # Errors
     /// When it cannot be served; the tenant is not started then.
     fn add_tenant(&mut self, spec: &TenantSpec) -> std::io::Result<()>;
+
+    /// A tenant of which nothing runs is about to be started on other SMs than before.
+    fn confine(&mut self, id: TenantId, sms: Option<SmSet>);
+
+    /// The wall does not stand any more for processes that are there; if it was `rebuilt`, it does for those that come.
+    fn wall_fell(&mut self, why: &str, rebuilt: bool);
 
     /// Something happened to a tenant that was added.
     fn tenant_event(&mut self, id: TenantId, event: TenantEvent);

@@ -40,38 +40,56 @@ impl MemoryWatch for NvmlWatch {
 /// How long a node that starts waits for the first reading.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// The thread that asks. It ends after this is dropped, as soon as the driver answers.
+/// The thread that asks. It ends after this is dropped, as soon as it is answered.
 #[derive(Debug)]
-pub(crate) struct Watcher {
+pub(crate) struct Watcher<T = Reading> {
     requests: Sender<()>,
-    found: Arc<Found>,
+    found: Arc<Found<T>>,
     /// Whether an answer is being waited for.
     asked: bool,
 }
 
 #[derive(Debug)]
-struct Found {
+struct Found<T> {
     /// Readable when there is a reading.
     bell: OwnedFd,
-    last: Mutex<Option<Result<Reading, String>>>,
+    last: Mutex<Option<Result<T, String>>>,
 }
 
 impl Watcher {
     /// Starts the thread and waits a moment for a first reading, which is given back too.
-    pub(crate) fn start(watch: Box<dyn MemoryWatch>) -> io::Result<(Self, Option<Result<Reading, String>>)> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let found = Arc::new(Found { bell, last: Mutex::new(None) });
-        let (requests, asked) = mpsc::channel();
-        let (first, is_there) = mpsc::channel();
-        let to_fill = Arc::clone(&found);
-        std::thread::Builder::new()
-            .name("memory".to_owned())
-            .spawn(move || read_on_request(watch, &asked, &to_fill, first))?;
-        let mut watcher = Self { requests, found, asked: false };
+    pub(crate) fn start(
+        mut watch: Box<dyn MemoryWatch>,
+    ) -> io::Result<(Self, Option<Result<Reading, String>>)> {
+        let (first, is_there) = mpsc::channel::<()>();
+        let mut first = Some(first);
+        let read = move || {
+            let reading = watch.read();
+            (reading, first.take())
+        };
+        let mut watcher = Self::with("memory", read)?;
         watcher.ask();
         let _ = is_there.recv_timeout(FIRST);
         let reading = watcher.take();
         Ok((watcher, reading))
+    }
+}
+
+impl<T: Send + 'static> Watcher<T> {
+    /// Starts the thread, which is called `name`, and asks nothing yet. What `read` gives besides is dropped once the reading can be
+    /// taken.
+    pub(crate) fn with<D>(
+        name: &str,
+        read: impl FnMut() -> (Result<T, String>, D) + Send + 'static,
+    ) -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let found = Arc::new(Found { bell, last: Mutex::new(None) });
+        let (requests, asked) = mpsc::channel();
+        let to_fill = Arc::clone(&found);
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || read_on_request(read, &asked, &to_fill))?;
+        Ok(Self { requests, found, asked: false })
     }
 
     /// Readable when there is something to take.
@@ -92,7 +110,7 @@ impl Watcher {
     }
 
     /// The reading that was asked for, if it is there.
-    pub(crate) fn take(&mut self) -> Option<Result<Reading, String>> {
+    pub(crate) fn take(&mut self) -> Option<Result<T, String>> {
         let _ = rustix::io::read(&self.found.bell, &mut [0; 8]);
         let reading = self.found.last.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.asked &= reading.is_none();
@@ -100,13 +118,16 @@ impl Watcher {
     }
 }
 
-fn read_on_request(mut watch: Box<dyn MemoryWatch>, asked: &Receiver<()>, found: &Found, first: Sender<()>) {
-    let mut first = Some(first);
+fn read_on_request<T, D>(
+    mut read: impl FnMut() -> (Result<T, String>, D),
+    asked: &Receiver<()>,
+    found: &Found<T>,
+) {
     while asked.recv().is_ok() {
-        let reading = watch.read();
+        let (reading, besides) = read();
         *found.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
         let _ = rustix::io::write(&found.bell, &1u64.to_ne_bytes());
         // Whoever waits for the first reading is told by the end of this.
-        drop(first.take());
+        drop(besides);
     }
 }

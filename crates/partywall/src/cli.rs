@@ -15,8 +15,8 @@ use crate::output;
 pub mod tenants;
 
 use tenants::{
-    CoverageArguments, LogsArguments, NodeArguments, PsArguments, RestartArguments, RunTenantArguments,
-    ShepherdArguments, StopArguments, UpArguments,
+    CoverageArguments, KeeperArguments, LogsArguments, NodeArguments, PsArguments, RestartArguments,
+    RunTenantArguments, ShepherdArguments, StopArguments, UpArguments,
 };
 
 /// Share one NVIDIA GPU between services so that each runs as if the others were not there.
@@ -91,6 +91,12 @@ pub enum Command {
     /// Be the parent of one tenant: what a node starts.
     #[command(hide = true)]
     Shepherd(ShepherdArguments),
+    /// Be the parent of a node's MPS daemon: what a node starts.
+    #[command(hide = true)]
+    MpsKeeper(KeeperArguments),
+    /// Say what the GPU is, as JSON: what a node starts.
+    #[command(hide = true)]
+    Device,
     /// Simulate scenarios, and hold the model against measurements.
     Sim {
         /// What to simulate.

@@ -61,6 +61,8 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Logs(arguments) => tenants::asked::logs(arguments),
         Command::Node(arguments) => tenants::node::run(arguments),
         Command::Shepherd(arguments) => tenants::shepherd(arguments),
+        Command::MpsKeeper(arguments) => tenants::walls::keep(arguments),
+        Command::Device => tenants::walls::device(),
         Command::Sim { command: SimCommand::Run(arguments) } => sim::run(arguments),
         Command::Sim { command: SimCommand::Validate(arguments) } => validation::run(arguments),
         Command::Sim { command: SimCommand::Speed(arguments) } => speed::run(arguments),

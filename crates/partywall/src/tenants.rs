@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use partywall_core::config::WallChoice;
 use partywall_driver::soft::{SoftError, find_library};
 use partywall_node::client::Client;
 use partywall_node::error::Error;
@@ -17,6 +18,7 @@ pub(crate) mod asked;
 pub(crate) mod node;
 pub(crate) mod run;
 pub(crate) mod up;
+pub(crate) mod walls;
 
 /// The library that is preloaded into tenants.
 const SHIM: &str = "partywall_shim";
@@ -28,6 +30,10 @@ impl From<Error> for Failure {
             Error::NoNode { .. } => Self::machine(
                 error,
                 Some("`partywall up FILE` starts one with tenants, `partywall node` one without".to_owned()),
+            ),
+            Error::Wall { .. } => Self::machine(
+                error,
+                Some("`partywall doctor` says which walls this machine can build".to_owned()),
             ),
             // It has said why.
             Error::NotLaunched { said: None } => Self::Exit { code: 1, message: None },
@@ -73,8 +79,12 @@ fn shim() -> Result<PathBuf, Failure> {
     })
 }
 
-/// A conversation with the node of `folder`; one is started if there is none.
-fn connect_or_launch(folder: &Folder, background: Background) -> Result<(Client, Option<Launched>), Failure> {
+/// A conversation with the node of `folder`; one is started, with this wall, if there is none.
+fn connect_or_launch(
+    folder: &Folder,
+    background: Background,
+    wall: Option<WallChoice>,
+) -> Result<(Client, Option<Launched>), Failure> {
     match Client::connect(folder) {
         Err(Error::NoNode { .. }) => {}
         found => return Ok((found?, None)),
@@ -82,7 +92,7 @@ fn connect_or_launch(folder: &Folder, background: Background) -> Result<(Client,
     // Here, so that its absence is this command's failure, with a hint.
     shim()?;
     let exe = std::env::current_exe().map_err(Failure::internal)?;
-    let launched = launch(&exe, folder, background)?;
+    let launched = launch(&exe, folder, background, wall)?;
     Ok((Client::connect(folder)?, Some(launched)))
 }
 

@@ -3,6 +3,7 @@
 
 use super::*;
 use std::io::{BufRead as _, Write as _};
+use tempfile::TempDir;
 
 /// `-f` is a daemon that lives until `quit`; otherwise a command is read and answered from files of the pipe directory.
 const STAND_IN: &str = r#"#!/bin/sh
@@ -149,6 +150,35 @@ fn a_daemon_that_does_not_quit_is_killed_with_its_servers() {
     assert_eq!(daemon.stop().unwrap(), Stopped::Killed);
     assert!(gone(pid) && gone(server));
     assert_eq!(stand_in.left(), Vec::<OsString>::new());
+}
+
+#[test]
+fn a_directory_of_a_known_name_is_cleared_and_used_again() {
+    let stand_in = StandIn::new("hangs");
+    let directory = stand_in.folder.path().join("mps");
+    let mut options = stand_in.options.clone();
+    options.stop_limit = Duration::from_millis(100);
+    let daemon = MpsDaemon::start_in(&options, &directory).unwrap();
+    let contact = Contact::new(&options.control, &directory, options.answer_limit);
+    assert_eq!(daemon.contact(), contact);
+    assert_eq!(contact.ask("get_server_list").unwrap(), "");
+    let server: u32 = std::fs::read_to_string(directory.join("pipe/server")).unwrap().trim().parse().unwrap();
+    // As when its owner was killed: a server and the files are left.
+    process::kill_group(&daemon.child);
+    let pid = daemon.pid();
+    std::mem::forget(daemon);
+    assert!(gone(pid) && alive(server));
+    std::fs::write(directory.join("pipe/servers"), "27").unwrap();
+    let second = MpsDaemon::start_in(&options, &directory).unwrap();
+    assert!(gone(server), "what was left was removed");
+    assert!(contact.clients().unwrap().is_empty());
+    drop(second);
+    assert!(matches!(contact.clients(), Err(MpsError::Program { .. })), "its directory is gone");
+    assert_eq!(stand_in.left(), Vec::<OsString>::new());
+    let dies = StandIn::new("dies");
+    let error = MpsDaemon::start_in(&dies.options, &dies.folder.path().join("mps")).unwrap_err();
+    assert!(matches!(error, MpsError::Died { .. }), "{error}");
+    assert_eq!(dies.left(), Vec::<OsString>::new());
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use partywall_core::config::{MAX_WEIGHT, Restart, TenantConfig, is_tenant_name};
+use partywall_core::config::{MAX_WEIGHT, Restart, TenantConfig, WallChoice, is_tenant_name};
 use partywall_core::diagnostic::{nearest, quoted};
 use partywall_core::restart::BackOff;
-use partywall_core::tenant::TenantId;
+use partywall_core::sm_sets::SmSet;
+use partywall_core::tenant::{Class, Share, TenantId};
 use partywall_core::units::{Bytes, Nanos};
 
 use super::{Closing, Lifetime, Node};
@@ -19,6 +20,7 @@ use crate::shepherd::Orders;
 use crate::state::Kept;
 use crate::supervise::Tenant;
 use crate::tenant::{MAX_TENANTS, TOKEN_BYTES, TenantSpec, Token, default_weight};
+use crate::walls;
 
 /// What the tenants of one [`Request::Up`] have in common.
 struct Common<'r> {
@@ -26,6 +28,9 @@ struct Common<'r> {
     directory: &'r Path,
     grace: Nanos,
 }
+
+/// What a tenant that is about to be put behind the wall says of itself.
+type Asked<'a> = (&'a str, Class, Option<Share>);
 
 impl Node<'_> {
     /// Does what `request` says, and answers, or notes what the answer waits for.
@@ -36,9 +41,13 @@ impl Node<'_> {
         }
         let reply = match request {
             Request::Ps => Ok(Some(Reply::Tenants { tenants: self.reports(&[], clock::now()) })),
-            Request::Up { tenants, env, directory, grace } => {
+            Request::Wall => Ok(Some(Reply::Wall { wall: self.walls.choice() })),
+            Request::Up { tenants, wall, env, directory, grace } => {
                 let common = Common { env: &env, directory: &directory, grace };
-                self.up(&tenants, &common).map(|names| Some(Reply::Done { names }))
+                let wall = Some(wall).filter(|wall| *wall != WallChoice::Auto);
+                self.has_wall(wall)
+                    .and_then(|()| self.up(&tenants, &common))
+                    .map(|names| Some(Reply::Done { names }))
             }
             Request::Attach(asked) => self.attach(asked, connection.peer).map(Some),
             Request::Stop { names } => self.stop(&names).map(|names| {
@@ -80,8 +89,24 @@ impl Node<'_> {
         self.tenants
             .iter()
             .filter(asked)
-            .map(|tenant| tenant.report(facts(tenant.kept.spec.id), now))
+            .map(|tenant| tenant.report(self.walls.choice(), facts(tenant.kept.spec.id), now))
             .collect()
+    }
+
+    /// Whether the node has the wall that is asked for.
+    fn has_wall(&self, asked: Option<WallChoice>) -> Result<(), Error> {
+        let has = self.walls.choice();
+        match asked {
+            Some(asked) if asked != has => {
+                walls::check_built(asked)?;
+                let folder = self.settings.folder.path().display();
+                Err(Error::Refused(format!(
+                    "the node in {folder} has the wall `{has}`, and a node has one wall, so `{asked}` cannot be had; end it first \
+                     (`partywall stop --all`, Ctrl-C), or use another folder with --dir"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn up(&mut self, configs: &[TenantConfig], common: &Common<'_>) -> Result<Vec<String>, Error> {
@@ -95,7 +120,8 @@ impl Node<'_> {
             match self.position(&config.name).map(|index| &self.tenants[index]) {
                 Some(tenant) if tenant.activity().is_active() => {
                     let spec = &tenant.kept.spec;
-                    let same = TenantSpec::from_config(config, spec.id, spec.token) == *spec;
+                    let described = TenantSpec::from_config(config, spec.id, spec.token);
+                    let same = TenantSpec { sms: spec.sms, ..described } == *spec;
                     if !same || !tenant.kept.wanted {
                         return Err(Error::Refused(format!(
                             "a tenant named {} runs already, and not as described here; `partywall stop {}` first",
@@ -124,12 +150,36 @@ impl Node<'_> {
 
     /// Adds a tenant that is to be started now, in place of one of its name that has ended.
     fn add(&mut self, config: &TenantConfig, common: &Common<'_>) -> Result<(), Error> {
-        let spec = TenantSpec::from_config(config, self.id(), token()?);
+        let id = self.id();
+        self.placed(id, (&config.name, config.class, config.share), |node, sms| {
+            let spec = TenantSpec { sms, ..TenantSpec::from_config(config, id, token()?) };
+            node.add_placed(spec, common)
+        })
+    }
+
+    /// Gives a tenant its place behind the wall for `add`, and takes it back where that fails.
+    fn placed<T>(
+        &mut self,
+        id: TenantId,
+        (name, class, share): Asked<'_>,
+        add: impl FnOnce(&mut Self, Option<SmSet>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let sms = self.walls.place((id, name), class, share)?;
+        let added = add(self, sms);
+        if added.is_err() {
+            self.walls.free(id);
+        }
+        added
+    }
+
+    fn add_placed(&mut self, spec: TenantSpec, common: &Common<'_>) -> Result<(), Error> {
         let folder = self.settings.folder.tenant(&spec.name);
         folder.create()?;
+        let mut env = self.wall.environment(&spec.token, common.env, &spec.env);
+        env.extend(self.walls.variables(spec.share));
         let orders = Orders {
             command: spec.command.clone(),
-            env: self.wall.environment(&spec.token, common.env, &spec.env),
+            env,
             directory: common.directory.to_owned(),
             grace: common.grace,
         };
@@ -153,8 +203,9 @@ impl Node<'_> {
     }
 
     fn attach(&mut self, asked: Attach, peer: i32) -> Result<Reply, Error> {
+        self.has_wall(asked.wall)?;
         let id = self.id();
-        let name = asked.name.unwrap_or_else(|| format!("run-{}", id.0));
+        let name = asked.name.clone().unwrap_or_else(|| format!("run-{}", id.0));
         // Without a limit, memory cannot be wrong.
         check(&name, asked.memory.unwrap_or(Bytes(1)), asked.weight, &asked.command)?;
         if self.position(&name).is_some_and(|index| self.tenants[index].activity().is_active()) {
@@ -166,19 +217,34 @@ impl Node<'_> {
         if self.tenants.len() >= MAX_TENANTS {
             return Err(Error::Refused(format!("a node keeps at most {MAX_TENANTS} tenants")));
         }
+        self.placed(id, (&name, asked.class, asked.share), |node, sms| {
+            node.attach_placed((id, &name), sms, asked, peer)
+        })
+    }
+
+    fn attach_placed(
+        &mut self,
+        (id, name): (TenantId, &str),
+        sms: Option<SmSet>,
+        asked: Attach,
+        peer: i32,
+    ) -> Result<Reply, Error> {
         let spec = TenantSpec {
             id,
-            name: name.clone(),
+            name: name.to_owned(),
             class: asked.class,
             memory: asked.memory,
             weight: asked.weight.unwrap_or_else(|| default_weight(asked.class)),
             command: asked.command,
             env: BTreeMap::new(),
             restart: Restart::Never,
+            share: asked.share,
+            sms,
             token: token()?,
         };
-        let variables = self.wall.variables(&spec.token, asked.preload.as_deref());
-        let folder = self.settings.folder.tenant(&name);
+        let mut variables = self.wall.variables(&spec.token, asked.preload.as_deref());
+        variables.extend(self.walls.variables(spec.share));
+        let folder = self.settings.folder.tenant(name);
         folder.create()?;
         let path = folder.path().to_owned();
         let gone = || Error::Refused("the process that asked is gone".to_owned());
@@ -187,7 +253,7 @@ impl Node<'_> {
         self.serve_tenant(Tenant::attended(kept, folder, shepherd).ok_or_else(gone)?)?;
         // It may start its command as soon as it has the answer.
         self.save();
-        Ok(Reply::Attached { name, folder: path, variables })
+        Ok(Reply::Attached { name: name.to_owned(), folder: path, variables })
     }
 
     fn stop(&mut self, names: &[String]) -> Result<Vec<String>, Error> {
@@ -208,9 +274,34 @@ impl Node<'_> {
             let name = quoted(&tenant.kept.spec.name);
             return Err(Error::Refused(format!("{name} belongs to the `partywall run` that started it")));
         }
+        self.place_again(&names)?;
         self.tenants.iter_mut().filter(asked).for_each(|tenant| tenant.restart(now));
         self.unsaved = true;
         Ok(names)
+    }
+
+    /// Gives tenants that had ended for good their places behind the wall, to all of them or none.
+    fn place_again(&mut self, names: &[String]) -> Result<(), Error> {
+        let mut placed = Vec::new();
+        for tenant in self.tenants.iter().filter(|tenant| names.contains(&tenant.kept.spec.name)) {
+            let spec = &tenant.kept.spec;
+            if tenant.activity().is_active() {
+                continue;
+            }
+            match self.walls.place((spec.id, &spec.name), spec.class, spec.share) {
+                Ok(sms) => placed.push((spec.id, sms)),
+                Err(error) => {
+                    placed.iter().for_each(|(id, _)| self.walls.free(*id));
+                    return Err(error);
+                }
+            }
+        }
+        for (id, sms) in placed {
+            self.service.confine(id, sms);
+            let specs = self.tenants.iter_mut().map(|tenant| &mut tenant.kept.spec);
+            specs.filter(|spec| spec.id == id).for_each(|spec| spec.sms = sms);
+        }
+        Ok(())
     }
 
     fn coverage(&self, name: &str) -> Result<Reply, Error> {

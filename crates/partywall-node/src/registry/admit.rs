@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering;
 use partywall_core::tenant::{Class, TenantId};
 use partywall_core::units::{Bytes, Nanos};
 use partywall_shim_api::frame::ToShim;
-use partywall_shim_api::page::Mapped;
+use partywall_shim_api::page::{Mapped, SmSet};
 use partywall_shim_api::socket::Socket;
 use partywall_shim_api::{Error, VERSION};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::MAX_PROCESSES;
+use super::attachment::Attachment;
 use super::claims::Claims;
 use super::member::{Connection, ContextWatch, Member, Stage};
 use super::state::State;
@@ -126,8 +127,11 @@ impl State {
             return Err(Error::Closed);
         };
         let class = tenant.spec.class;
-        let (page, file) =
-            Mapped::create(self.generation, id.0, u32::from(class == Class::BestEffort), None)?;
+        let sms = tenant.spec.sms.map(|set| {
+            let partywall_core::sm_sets::SmSet { first, groups, sms_per_group } = set;
+            SmSet { first, groups, sms_per_group }
+        });
+        let (page, file) = Mapped::create(self.generation, id.0, u32::from(class == Class::BestEffort), sms)?;
         let system = |what| move |errno: rustix::io::Errno| Error::System { what, source: errno.into() };
         let bell =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("creating a bell"))?;
@@ -152,6 +156,7 @@ impl State {
             page: Arc::new(page),
             copies: Arc::new(CopyWatch::default()),
             claims: Claims::default(),
+            attachment: Attachment::default(),
             context: ContextWatch { measured, ..ContextWatch::default() },
             asked_coverage: 0,
         };

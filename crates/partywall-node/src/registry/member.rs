@@ -10,6 +10,7 @@ use partywall_shim_api::page::Mapped;
 use partywall_shim_api::socket::Socket;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::attachment::Attachment;
 use super::claims::Claims;
 use crate::arbiter::CopyWatch;
 use crate::leases::Held;
@@ -48,6 +49,7 @@ pub(crate) struct Member {
     pub(crate) copies: Arc<CopyWatch>,
     pub(crate) claims: Claims,
     pub(crate) context: ContextWatch,
+    pub(crate) attachment: Attachment,
     /// Entry points that it had counted when it was last asked for their names.
     pub(crate) asked_coverage: u32,
 }

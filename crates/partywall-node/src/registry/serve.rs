@@ -7,7 +7,7 @@ use partywall_shim_api::socket::Listener;
 use rustix::event::{Timespec, epoll};
 
 use super::Shared;
-use super::state::{LISTENER, READING, State, TICK, WAKE};
+use super::state::{CLIENTS, LISTENER, READING, State, TICK, WAKE};
 use crate::clock;
 
 /// Things that are dealt with before the lock is let go.
@@ -37,6 +37,7 @@ pub(super) fn run(shared: &Shared, listener: &Listener) {
                 LISTENER => listens &= let_in(&mut state, listener, &polls, now),
                 WAKE => state.woken(),
                 READING => state.take_reading(now),
+                CLIENTS => state.take_clients(now),
                 name => state.happened(name, now),
             }
         }

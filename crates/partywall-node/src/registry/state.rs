@@ -14,6 +14,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::process::{Resource, getrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use super::attachment::Attaching;
 use super::contexts::Measuring;
 use super::member::{Connection, Stage};
 use super::tenant::Tenant;
@@ -43,6 +44,7 @@ const LAST_WORDS: usize = 4;
 pub(crate) const LISTENER: u64 = u64::MAX;
 pub(crate) const WAKE: u64 = u64::MAX - 1;
 pub(crate) const READING: u64 = u64::MAX - 2;
+pub(crate) const CLIENTS: u64 = u64::MAX - 3;
 
 /// Everything.
 #[derive(Debug)]
@@ -52,6 +54,7 @@ pub(crate) struct State {
     pub(crate) launches: LaunchOptions,
     pub(crate) leases: Leases,
     pub(crate) measuring: Measuring,
+    pub(crate) attaching: Attaching,
     pub(crate) tenants: BTreeMap<TenantId, Tenant>,
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) generation: u64,
@@ -75,6 +78,7 @@ impl State {
         leases: Leases,
         arbiter: Arbiter,
         measuring: Measuring,
+        attaching: Attaching,
     ) -> io::Result<Self> {
         let mut generation = [0; 8];
         getrandom(&mut generation, GetRandomFlags::empty())?;
@@ -84,6 +88,9 @@ impl State {
         if let Some(bell) = measuring.bell() {
             epoll::add(&polls, bell, epoll::EventData::new_u64(READING), epoll::EventFlags::IN)?;
         }
+        if let Some(bell) = attaching.bell() {
+            epoll::add(&polls, bell, epoll::EventData::new_u64(CLIENTS), epoll::EventFlags::IN)?;
+        }
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let max_connections = descriptors.saturating_sub(OTHER_DESCRIPTORS) / DESCRIPTORS_EACH;
         Ok(Self {
@@ -92,6 +99,7 @@ impl State {
             launches,
             leases,
             measuring,
+            attaching,
             tenants: BTreeMap::new(),
             connections: BTreeMap::new(),
             generation: u64::from_ne_bytes(generation),
@@ -357,6 +365,7 @@ impl State {
         self.resume(now);
         self.end_silent(now);
         self.measure(now);
+        self.look_for_clients(now);
     }
 
     /// What is due every second.

@@ -46,6 +46,8 @@ pub(crate) struct Tenant {
     pub(crate) restarts: u32,
     /// Whether a run of its command has ended, and the next process belongs to a new one.
     pub(crate) over: bool,
+    /// Whether a process of this run was seen to be a client of the node's MPS daemon.
+    pub(crate) attached: bool,
     /// What a context of its took last.
     pub(crate) context: Option<Bytes>,
     frames: Frames,
@@ -65,6 +67,7 @@ impl Tenant {
             processes_refused: 0,
             restarts: 0,
             over: false,
+            attached: false,
             context: None,
             frames: Frames { left: BURST_FRAMES, at: now },
         }
@@ -77,6 +80,7 @@ impl Tenant {
         if std::mem::take(&mut self.over) {
             self.coverage = Default::default();
             self.heard = false;
+            self.attached = false;
             self.notices.clear();
             self.marks.clear();
         }

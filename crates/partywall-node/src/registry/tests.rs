@@ -19,6 +19,7 @@ use crate::facts::TenantView;
 use crate::tenant::Token;
 use crate::watch::Reading;
 
+mod attachment;
 mod faults;
 mod measured;
 
@@ -117,6 +118,8 @@ fn spec(id: u32, memory: Option<Bytes>) -> TenantSpec {
         command: vec!["true".to_owned()],
         env: BTreeMap::new(),
         restart: partywall_core::config::Restart::Never,
+        share: None,
+        sms: None,
         token: Token::from_bytes(token),
     }
 }

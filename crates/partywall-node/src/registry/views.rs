@@ -35,6 +35,8 @@ impl State {
                 direct_max_ls_bytes: self.copies.direct_max_ls,
                 direct_max_be_bytes: self.copies.direct_max_be,
             },
+            wall: self.attaching.wall(),
+            wall_problem: self.attaching.problem(),
             tenants: self.tenants.iter().map(|(&id, tenant)| self.tenant_view(id, tenant)).collect(),
         }
     }
@@ -52,18 +54,27 @@ impl State {
         let late = |(_, _, member): (u64, &Connection, &Member)| member.copies.late.load(Ordering::Relaxed);
         let memory = self.memory(id, &counters);
         let unknown = self.members(id).map(|(_, _, member)| member.claims.levels.covered[3]).max();
-        let (mut guaranteed, reasons) = tenant.guarantee(unknown.unwrap_or(0), memory.uncounted_bytes);
+        let (mut guaranteed, mut reasons) = tenant.guarantee(unknown.unwrap_or(0), memory.uncounted_bytes);
         // The names may be on their way, but the numbers say already that there are some.
         let counted =
             |(_, _, member): (u64, &Connection, &Member)| member.claims.levels.covered.iter().any(|&n| n > 0);
         if guaranteed.is_none() && self.members(id).any(counted) {
             guaranteed = Some(true);
         }
+        if let Some(problem) = self.attaching.problem() {
+            reasons.push(problem);
+            guaranteed = Some(false);
+        } else if self.attaching.is_needed() && !tenant.attached {
+            // Nothing is promised before it was seen.
+            guaranteed = guaranteed.filter(|guaranteed| !guaranteed);
+        }
         TenantView {
             id,
             name: tenant.spec.name.clone(),
             class: tenant.spec.class,
             weight: tenant.spec.weight,
+            share: tenant.spec.share,
+            sms: tenant.spec.sms,
             guaranteed,
             reasons,
             restarts: tenant.restarts,
@@ -112,6 +123,7 @@ impl State {
             used_bytes: Bytes(member.claims.levels.memory_bytes),
             context_bytes: held.context,
             context_measured: member.context.measured,
+            mps_client: member.attachment.seen,
             connected: connection.socket.is_some(),
         }
     }

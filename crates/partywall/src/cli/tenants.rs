@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use partywall_core::config::{MAX_WEIGHT, is_tenant_name};
-use partywall_core::tenant::Class;
+use partywall_core::config::{MAX_WEIGHT, WallChoice, is_tenant_name};
+use partywall_core::tenant::{Class, Share};
 use partywall_core::units::{Bytes, Nanos};
 use partywall_node::arbiter::CopyOptions;
 use partywall_node::arbiter::squeeze::LaunchOptions;
@@ -36,6 +36,10 @@ pub struct NodeArguments {
     /// nothing can be changed. Default: a free port; it is in the file `http` of the node's folder.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     pub http: SocketAddr,
+    /// What stands between tenants: auto, time-slicing, mps, mps-percentage or green-contexts (docs/run.md). Default: what stands
+    /// between the tenants that are there, else auto.
+    #[arg(long, value_name = "WALL")]
+    pub wall: Option<WallChoice>,
     /// How copies between host and device take turns, where the defaults do not fit: `off`, or parts of
     /// `packet=1536KiB,in-flight=2,direct-ls=16MiB,direct-be=64KiB,min-charge=64KiB` (docs/copies.md).
     #[arg(long, value_name = "PARTS")]
@@ -71,6 +75,13 @@ pub struct RunTenantArguments {
     /// The GPU memory that all its processes together may hold, such as 12GiB. Default: no limit but the GPU's.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub memory: Option<Bytes>,
+    /// What stands between tenants: auto, time-slicing, mps, mps-percentage or green-contexts (docs/run.md). A node that runs must
+    /// have this wall. Default: what it has, else auto.
+    #[arg(long, value_name = "WALL")]
+    pub wall: Option<WallChoice>,
+    /// Its share of the SMs: 60% or 80sms. Kept behind mps-percentage and green-contexts.
+    #[arg(long, value_name = "SHARE")]
+    pub share: Option<Share>,
     /// The weight of its copies over PCIe against other tenants', 1 to 1024. Default: by class.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_WEIGHT)))]
     pub pcie_weight: Option<u32>,
@@ -173,6 +184,20 @@ pub struct CoverageArguments {
     /// Print everything that is known of the tenant's processes, as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `partywall mps-keeper`.
+#[derive(Debug, Args)]
+pub struct KeeperArguments {
+    /// The node's folder.
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// The MPS control program.
+    #[arg(long, value_name = "PROGRAM")]
+    pub control: PathBuf,
+    /// The GPU that the daemon serves. Default: all.
+    #[arg(long, value_name = "UUID")]
+    pub gpu_uuid: Option<String>,
 }
 
 /// `partywall shepherd`.

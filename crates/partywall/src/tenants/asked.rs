@@ -10,6 +10,7 @@ use partywall_node::control::{Reply, Request, TenantReport};
 use partywall_node::error::Error;
 use partywall_node::folder::TenantFolder;
 use partywall_node::log::Follower;
+use partywall_node::walls::keeps_shares;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::folder;
@@ -44,7 +45,7 @@ fn table(tenants: &[TenantReport]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
-        "name", "class", "state", "pid", "memory", "of", "weight", "restarts", "covered", "command",
+        "name", "class", "state", "pid", "memory", "of", "weight", "restarts", "wall", "covered", "command",
     ]);
     for column in [3, 4, 5, 6, 7] {
         if let Some(column) = table.column_mut(column) {
@@ -61,19 +62,21 @@ fn table(tenants: &[TenantReport]) -> String {
             tenant.memory.map_or("no limit".to_owned(), |memory| memory.to_string()),
             tenant.weight.to_string(),
             tenant.restarts.to_string(),
+            walled(tenant),
             covered(tenant),
             clipped(&tenant.command.join(" ")),
         ]);
     }
-    let lost: Vec<String> = tenants
-        .iter()
-        .filter(|tenant| tenant.log_bytes_lost > 0)
-        .map(|tenant| {
-            format!("{}: {} bytes of its log could not be written", tenant.name, tenant.log_bytes_lost)
-        })
-        .collect();
-    let lost = if lost.is_empty() { String::new() } else { format!("\n{}\n", lost.join("\n")) };
-    format!("{table}\n{lost}")
+    let reasons = tenants.iter().flat_map(|tenant| {
+        let name = &tenant.name;
+        tenant.facts.reasons.iter().map(move |reason| format!("{name}: not guaranteed: {reason}"))
+    });
+    let lost = tenants.iter().filter(|tenant| tenant.log_bytes_lost > 0).map(|tenant| {
+        format!("{}: {} bytes of its log could not be written", tenant.name, tenant.log_bytes_lost)
+    });
+    let notes: Vec<String> = reasons.chain(lost).collect();
+    let notes = if notes.is_empty() { String::new() } else { format!("\n{}\n", notes.join("\n")) };
+    format!("{table}\n{notes}")
 }
 
 fn state(tenant: &TenantReport) -> String {
@@ -98,6 +101,15 @@ fn rounded(time: Nanos) -> String {
         1..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds / 60),
         _ => format!("{} h", seconds / 3600),
+    }
+}
+
+fn walled(tenant: &TenantReport) -> String {
+    let wall = tenant.wall;
+    match (tenant.sms, tenant.share) {
+        (Some(set), _) => format!("{wall} ({set})"),
+        (None, Some(share)) if keeps_shares(wall) => format!("{wall} ({share})"),
+        (None, _) => wall.to_string(),
     }
 }
 

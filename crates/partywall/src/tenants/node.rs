@@ -12,10 +12,12 @@ use partywall_node::error::Error;
 use partywall_node::folder::{Folder, write_whole};
 use partywall_node::http::Server;
 use partywall_node::node::{self, Lifetime, Settings};
-use partywall_node::registry::{Options, Registry};
+use partywall_node::registry::{ClientWatch, Options, Registry};
 use partywall_node::tenant::TenantService;
+use partywall_node::walls::{Standing, check_built};
 use partywall_node::watch::{MemoryWatch, NvmlWatch};
 
+use super::walls::mps_control;
 use super::{folder, say, shim};
 use crate::cli::tenants::NodeArguments;
 use crate::error::Failure;
@@ -26,12 +28,17 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<(), Failure> {
         // Ctrl-C in the terminal of whoever started it is for that process, which then says what is to be done.
         let _ = rustix::process::setsid();
     }
+    if let Some(wall) = arguments.wall {
+        check_built(wall)?;
+    }
     let folder = folder(&arguments.node)?;
     let exe = std::env::current_exe().map_err(Failure::internal)?;
     let settings = Settings {
         folder: folder.clone(),
         exe,
         shim: shim()?,
+        wall: arguments.wall,
+        mps_control: mps_control(),
         lifetime: lifetime(arguments)?,
         temporary: arguments.temporary,
     };
@@ -39,8 +46,12 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<(), Failure> {
     let gpu = Options { copies, launches, ..gpu()? };
     // Made once the folder is ours, dropped when the node has ended.
     let server = RefCell::new(None);
-    let service = |folder: &Folder| -> Result<Box<dyn TenantService>, Error> {
+    let service = |folder: &Folder, wall: Standing| -> Result<Box<dyn TenantService>, Error> {
         let serving = |error| Error::System { action: "serving tenants", error };
+        let clients = wall
+            .mps
+            .map(|mps| -> ClientWatch { Box::new(move || mps.clients().map_err(|error| error.to_string())) });
+        let gpu = Options { wall: wall.choice, clients, ..gpu };
         let registry = Registry::start(&folder.tenant_socket(), gpu).map_err(serving)?;
         let reader = registry.reader();
         let look = Arc::new(move || reader.view());

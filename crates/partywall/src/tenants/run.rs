@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use partywall_core::config::WallChoice;
 use partywall_node::client::Client;
 use partywall_node::control::{Attach, Reply, Request};
 use partywall_node::environment::PRELOAD;
@@ -9,23 +10,35 @@ use partywall_node::error::Error;
 use partywall_node::folder::{Folder, TenantFolder};
 use partywall_node::launch::{Background, Launched, launch};
 use partywall_node::shepherd::{self, status::End};
+use partywall_node::walls::{check_built, keeps_shares};
 
-use super::{folder, shim, variable};
+use super::{folder, say, shim, variable, walls};
 use crate::cli::tenants::RunTenantArguments;
 use crate::error::Failure;
 
 /// Runs the command, and ends as it did.
 pub(crate) fn run(arguments: &RunTenantArguments) -> Result<(), Failure> {
+    if let Some(wall) = arguments.wall {
+        check_built(wall)?;
+    }
     let mut private = None;
     let mut client = match Client::connect(&folder(&arguments.node)?) {
         Err(Error::NoNode { .. }) => {
-            let node = Private::start()?;
+            let node = Private::start(arguments.wall)?;
             let client = Client::connect(&node.folder)?;
             private = Some(node);
             client
         }
         found => found?,
     };
+    if arguments.share.is_some() {
+        let wall = walls::of(&mut client)?;
+        if !keeps_shares(wall) {
+            say(&format!(
+                "a share of the SMs is not kept behind the wall `{wall}`; choose --wall mps-percentage or green-contexts"
+            ));
+        }
+    }
     let (folder, command) = attach(&mut client, arguments)?;
     drop(client);
     let spare = private.as_ref().map(|node| node.launched.pid());
@@ -48,14 +61,14 @@ struct Private {
 }
 
 impl Private {
-    fn start() -> Result<Self, Failure> {
+    fn start(wall: Option<WallChoice>) -> Result<Self, Failure> {
         // Here, so that its absence is this command's failure, with a hint.
         shim()?;
         let made = tempfile::Builder::new().prefix("partywall-run-").tempdir();
         let made = made.map_err(|error| Failure::Write { path: std::env::temp_dir(), error })?;
         let exe = std::env::current_exe().map_err(Failure::internal)?;
         let folder = Folder::at(made.path())?;
-        let launched = launch(&exe, &folder, Background::Temporary)?;
+        let launched = launch(&exe, &folder, Background::Temporary, wall)?;
         // From here on the node removes it.
         let _ = made.keep();
         Ok(Self { folder, launched })
@@ -71,6 +84,8 @@ fn attach(client: &mut Client, arguments: &RunTenantArguments) -> Result<(Tenant
         class: arguments.class,
         memory: arguments.memory,
         weight: arguments.pcie_weight,
+        wall: arguments.wall,
+        share: arguments.share,
         command: shown,
         preload,
         grace: arguments.grace,

@@ -5,7 +5,6 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use partywall_core::config::{Config, Select, WallChoice};
-use partywall_core::wall::Wall;
 use partywall_node::client::Client;
 use partywall_node::control::{Activity, Reply, Request, TenantReport};
 use partywall_node::error::Error;
@@ -13,10 +12,11 @@ use partywall_node::folder::Folder;
 use partywall_node::launch::Background;
 use partywall_node::log::Follower;
 use partywall_node::signals::Arrivals;
+use partywall_node::walls::check_built;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
-use super::{connect_or_launch, environment, folder, say};
+use super::{connect_or_launch, environment, folder, say, walls};
 use crate::cli::SimulatedGpu;
 use crate::cli::tenants::UpArguments;
 use crate::error::Failure;
@@ -45,10 +45,19 @@ pub(crate) fn run(arguments: &UpArguments) -> Result<(), Failure> {
     check(&config)?;
     let request = request(&config, arguments)?;
     let folder = folder(&arguments.node)?;
+    // `auto` is content with whatever wall a node has.
+    let wall = Some(config.gpu.wall).filter(|wall| *wall != WallChoice::Auto);
     let names: Vec<String> = config.tenants.iter().map(|tenant| tenant.name.clone()).collect();
     if arguments.detach {
-        let (mut client, launched) = connect_or_launch(&folder, Background::Detached)?;
-        client.ask(&request)?;
+        let (mut client, launched) = connect_or_launch(&folder, Background::Detached, wall)?;
+        if let Err(refused) = client.ask(&request) {
+            if launched.is_some() {
+                // Nobody else knows of it yet.
+                let _ = client.ask(&Request::Shutdown { keep_tenants: false });
+            }
+            return Err(refused.into());
+        }
+        walls::say_what_is_not_kept(&config, walls::of(&mut client)?);
         drop(launched);
         return output::print(&format!("started: {}", names.join(", ")));
     }
@@ -61,6 +70,9 @@ pub(crate) fn run(arguments: &UpArguments) -> Result<(), Failure> {
         folder,
         names,
         request,
+        config,
+        wall,
+        said: false,
     };
     foreground.stay()
 }
@@ -72,32 +84,14 @@ fn read(file: &Path) -> Result<Config, Failure> {
     })
 }
 
-/// What the file asks for and cannot be kept yet: refused where a wall was named, said where a number was.
+/// What the file asks for and cannot be had.
 fn check(config: &Config) -> Result<(), Failure> {
-    if let WallChoice::Fixed(wall) = config.gpu.wall
-        && wall != Wall::TimeSlicing
-    {
-        return Err(Failure::input_with_hint(
-            format!(
-                "`partywall up` does not build the wall `{wall}`: it keeps memory and copies apart, and nothing else yet"
-            ),
-            "write wall = \"auto\", or remove it; an MPS daemon that runs already is used by tenants as by any program",
-        ));
-    }
+    check_built(config.gpu.wall)?;
     if !matches!(config.gpu.select, Select::Auto | Select::Simulated(_)) {
         return Err(Failure::input_with_hint(
             format!("`partywall up` does not select the GPU `{}`", config.gpu.select),
             "set CUDA_VISIBLE_DEVICES for it, and write select = \"auto\"",
         ));
-    }
-    for tenant in &config.tenants {
-        let what = match (tenant.share.is_some(), tenant.slo.p99.is_some() || tenant.slo.slowdown.is_some()) {
-            (true, true) => "its share of the SMs and its slo are",
-            (true, false) => "its share of the SMs is",
-            (false, true) => "its slo is",
-            (false, false) => continue,
-        };
-        say(&format!("{}: {what} not enforced yet; its memory and its copies are", tenant.name));
     }
     Ok(())
 }
@@ -117,13 +111,23 @@ fn request(config: &Config, arguments: &UpArguments) -> Result<Request, Failure>
     // A file means the same wherever it is called from.
     let file = std::path::absolute(&arguments.file).map_err(read)?;
     let directory = file.parent().unwrap_or(Path::new("/")).to_owned();
-    Ok(Request::Up { tenants: config.tenants.clone(), env, directory, grace: arguments.grace })
+    Ok(Request::Up {
+        tenants: config.tenants.clone(),
+        wall: config.gpu.wall,
+        env,
+        directory,
+        grace: arguments.grace,
+    })
 }
 
 struct Foreground {
     folder: Folder,
     names: Vec<String>,
     request: Request,
+    config: Config,
+    wall: Option<WallChoice>,
+    /// Whether it was said what is not kept.
+    said: bool,
     logs: Logs,
     stops: Vec<(Signal, Arrivals)>,
     stopped_by: Option<Signal>,
@@ -133,7 +137,7 @@ impl Foreground {
     /// Until every tenant has ended for good. A node that dies is replaced: its tenants are still there.
     fn stay(&mut self) -> Result<(), Failure> {
         for _ in 0..NODES_MAX {
-            let (mut client, launched) = connect_or_launch(&self.folder, Background::Owned)?;
+            let (mut client, launched) = connect_or_launch(&self.folder, Background::Owned, self.wall)?;
             let ended = self.start(&mut client).and_then(|()| self.follow(&mut client));
             match ended {
                 Err(Failure::NodeGone(_)) => {
@@ -158,6 +162,9 @@ impl Foreground {
     fn start(&mut self, client: &mut Client) -> Result<(), Failure> {
         if self.stopped_by.is_none() {
             client.ask(&self.request)?;
+            if !std::mem::replace(&mut self.said, true) {
+                walls::say_what_is_not_kept(&self.config, walls::of(client)?);
+            }
         }
         Ok(client.send(&Request::Wait { names: self.names.clone() })?)
     }

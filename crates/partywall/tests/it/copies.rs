@@ -80,6 +80,8 @@ impl Node<'_> {
             command: vec!["partywall".to_owned()],
             env: BTreeMap::new(),
             restart: Restart::Never,
+            share: None,
+            sms: None,
             token,
         };
         self.registry.add_tenant(&spec).unwrap();

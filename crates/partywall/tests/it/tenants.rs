@@ -2,6 +2,7 @@
 
 mod faults;
 mod home;
+mod walls;
 
 use std::fs;
 use std::io::Write as _;
@@ -64,7 +65,7 @@ fn what_makes_no_sense_is_refused() {
         .file("[[tenant]]\nname = \"a\"\nclass = \"best-effort\"\nmemory = \"0B\"\ncommand = [\"true\"]\n");
     refused(&["up", &none], &[":4:10: ", "a tenant without GPU memory cannot run"]);
     let wall = home.file(&format!("gpu.wall = \"mig\"\n{}", home.tenant("a", "true", "")));
-    refused(&["up", &wall], &["does not build the wall `mig`", "hint: "]);
+    refused(&["up", &wall], &["the wall `mig` cannot be built", "choose auto"]);
     let output = home.partywall(&["ps"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("no node is running in"), "{}", text(&output.stderr));

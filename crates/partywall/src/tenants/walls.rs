@@ -1,0 +1,81 @@
+//! What a node starts for its wall: the keeper of an MPS daemon, and a look at the GPU.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use partywall_core::config::{Config, WallChoice};
+use partywall_core::sm_sets::Line;
+use partywall_driver::error::DriverError;
+use partywall_driver::library::Cuda;
+use partywall_driver::mps;
+use partywall_driver::nvml::Nvml;
+use partywall_node::client::Client;
+use partywall_node::control::{Reply, Request};
+use partywall_node::error::Error;
+use partywall_node::folder::Folder;
+use partywall_node::walls::{self, Device, keeper};
+
+use super::{say, variable};
+use crate::cli::tenants::KeeperArguments;
+use crate::error::Failure;
+use crate::output;
+
+/// `partywall mps-keeper`.
+pub(crate) fn keep(arguments: &KeeperArguments) -> Result<(), Failure> {
+    let folder = Folder::at(&arguments.dir)?;
+    let tell = |line: &str| {
+        let mut out = std::io::stdout().lock();
+        let said = writeln!(out, "{}", line.replace('\n', " ")).and_then(|()| out.flush());
+        said.map_err(|error| Error::System { action: "saying how it went", error })
+    };
+    Ok(keeper::keep(&folder, arguments.control.clone(), arguments.gpu_uuid.clone(), tell)?)
+}
+
+/// `partywall device`: the GPU that CUDA shows first, for a node that must not have a context.
+pub(crate) fn device() -> Result<(), Failure> {
+    let look = || -> Result<Device, DriverError> {
+        let device = Cuda::load()?.device(0)?;
+        let split = device.sm_split().map_err(|error| error.to_string());
+        let line = split.map(|split| Line {
+            groups: u32::try_from(split.groups()).unwrap_or(u32::MAX),
+            sms_per_group: split.sms_per_group().0,
+        });
+        // Without NVML, and of a MIG instance, a UUID does not say what it is of.
+        let uuid = device.uuid()?;
+        let known = Nvml::load().and_then(|nvml| nvml.device_of(&uuid)).ok();
+        let own = known.and_then(|device| device.facts().uuid).filter(|text| uuid.matches(text));
+        Ok(Device { uuid: own, sms: device.sms()?.0, line })
+    };
+    let device = look().map_err(|error| Failure::machine(error, None))?;
+    output::print(&output::json(&device)?)
+}
+
+/// The program that starts and asks MPS daemons, if it is on the PATH.
+pub(crate) fn mps_control() -> Option<PathBuf> {
+    mps::find_control(variable("PATH").as_deref())
+}
+
+/// What stands between the tenants of a node.
+pub(crate) fn of(client: &mut Client) -> Result<WallChoice, Failure> {
+    match client.ask(&Request::Wall)? {
+        Reply::Wall { wall } => Ok(wall),
+        reply => Err(client.unexpected(&reply).into()),
+    }
+}
+
+/// Says what of a file is not kept behind this wall.
+pub(crate) fn say_what_is_not_kept(config: &Config, wall: WallChoice) {
+    for tenant in &config.tenants {
+        let share = tenant.share.is_some() && !walls::keeps_shares(wall);
+        let slo = tenant.slo.p99.is_some() || tenant.slo.slowdown.is_some();
+        let what = match (share, slo) {
+            (true, true) => {
+                format!("its share of the SMs is not kept behind the wall `{wall}`, and its slo not yet")
+            }
+            (true, false) => format!("its share of the SMs is not kept behind the wall `{wall}`"),
+            (false, true) => "its slo is not enforced yet".to_owned(),
+            (false, false) => continue,
+        };
+        say(&format!("{}: {what}; its memory and its copies are", tenant.name));
+    }
+}
