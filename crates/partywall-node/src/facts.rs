@@ -99,6 +99,8 @@ pub struct TenantView {
     pub launches: u64,
     /// Graphs launched.
     pub graph_launches: u64,
+    /// Time that launches waited for their turn, summed up over threads.
+    pub held_ns: Nanos,
     /// How often a packet was not through in time.
     pub late_packets: u64,
     /// What it resolved or called of the driver.
@@ -224,6 +226,7 @@ pub(crate) mod tests {
             device_to_host: side(4096),
             launches: 7,
             graph_launches: 0,
+            held_ns: Nanos::ZERO,
             late_packets: 0,
             coverage: CoverageView { unknown: ["cuFoo".to_owned()].into(), ..CoverageView::default() },
             notices: Vec::new(),

@@ -240,6 +240,13 @@ const METRICS: &[Metric] = &[
         samples: |node| each(node, |tenant| tenant.graph_launches as f64),
     },
     Metric {
+        name: "partywall_tenant_launch_wait_seconds",
+        kind: Kind::Counter,
+        labels: TENANT,
+        help: "Time that launches waited for their turn, summed up over threads",
+        samples: |node| each(node, |tenant| tenant.held_ns.as_secs()),
+    },
+    Metric {
         name: "partywall_tenant_entry_points",
         kind: Kind::Gauge,
         labels: &["tenant", "disposition"],

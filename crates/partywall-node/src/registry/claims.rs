@@ -36,6 +36,7 @@ pub(crate) struct Counters {
     pub(crate) copies: [Copies; 2],
     pub(crate) launches: u64,
     pub(crate) graph_launches: u64,
+    pub(crate) held_ns: u64,
     pub(crate) allocations: u64,
     pub(crate) refusals: u64,
 }
@@ -70,6 +71,7 @@ impl Counters {
         }
         sum(&mut self.launches, other.launches);
         sum(&mut self.graph_launches, other.graph_launches);
+        sum(&mut self.held_ns, other.held_ns);
         sum(&mut self.allocations, other.allocations);
         sum(&mut self.refusals, other.refusals);
     }
@@ -80,7 +82,8 @@ impl Claims {
     pub(crate) fn read(&mut self, page: &Page) -> bool {
         let mut sense = true;
         let shim = &page.shim;
-        let Counters { copies, launches, graph_launches, allocations, refusals } = &mut self.counters;
+        let Counters { copies, launches, graph_launches, held_ns, allocations, refusals } =
+            &mut self.counters;
         for (known, side) in copies.iter_mut().zip(&shim.copies) {
             sense &= grown(&mut known.bytes, &side.done, BYTES);
             sense &= grown(&mut known.copies, &side.copies, EVENTS);
@@ -90,6 +93,7 @@ impl Claims {
         }
         sense &= grown(launches, &shim.launches, EVENTS);
         sense &= grown(graph_launches, &shim.graph_launches, EVENTS);
+        sense &= grown(held_ns, &shim.held_ns, WAITED_NS);
         sense &= grown(allocations, &shim.allocations, EVENTS);
         sense &= grown(refusals, &shim.refusals, EVENTS);
         let levels = &mut self.levels;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use partywall_core::tenant::TenantId;
-use partywall_core::units::Bytes;
+use partywall_core::units::{Bytes, Nanos};
 
 use super::claims::{Counters, Levels};
 use super::member::{Connection, Member};
@@ -83,6 +83,7 @@ impl State {
             device_to_host: direction_view(&counters, 1),
             launches: counters.launches,
             graph_launches: counters.graph_launches,
+            held_ns: Nanos(counters.held_ns),
             late_packets: tenant.ended_late + self.members(id).map(late).sum::<u64>(),
             coverage: tenant.coverage_view(),
             notices: tenant.notices.iter().cloned().collect(),

@@ -44,9 +44,9 @@ pub struct NodeArguments {
     /// `packet=1536KiB,in-flight=2,direct-ls=16MiB,direct-be=64KiB,min-charge=64KiB` (docs/copies.md).
     #[arg(long, value_name = "PARTS")]
     pub copies: Option<CopyOptions>,
-    /// Have best-effort tenants launch little at a time, and nothing while latency-sensitive ones are active: `off` (the default), or
-    /// parts of `chunks=2,launches=4,release=50us`.
-    #[arg(long, value_name = "OPTIONS", hide = true)]
+    /// Have best-effort tenants keep little on the device, and launch nothing while latency-sensitive ones are active: `off`, which
+    /// is the default, or parts of `chunks=2,launches=4,release=50us` (docs/run.md).
+    #[arg(long, value_name = "PARTS")]
     pub launches: Option<LaunchOptions>,
     /// End when standard input is closed: whoever started the node is gone.
     #[arg(long, hide = true)]

@@ -2,178 +2,12 @@
 //! and that what arrives is what was sent. The link is slowed down to 0.5 GB/s, so that what the machine of the test
 //! takes for a wake-up is small against a packet.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use partywall_core::catalogue::Catalogue;
-use partywall_core::config::Restart;
 use partywall_core::tenant::{Class, TenantId};
-use partywall_core::units::{Bytes, Nanos};
-use partywall_driver::soft::{LIBRARY, SoftDriver, find_library};
-use partywall_node::environment::Wall;
-use partywall_node::registry::{Options, Registry};
-use partywall_node::tenant::{TenantService as _, TenantSpec, Token};
-use serde_json::{Value, json};
+use partywall_core::units::Nanos;
 
-use crate::Scratch;
-
-/// A machine with a simulated GPU of its own behind a slow link.
-struct Machine {
-    scratch: Scratch,
-    environment: BTreeMap<String, String>,
-}
-
-impl Machine {
-    fn new(name: &str) -> Self {
-        let scratch = Scratch::new(name);
-        let mut gpu = Catalogue::builtin().unwrap().get("h200").unwrap().clone();
-        gpu.pcie_gb_s.value = 0.5;
-        let library = find_library(LIBRARY, Path::new(env!("CARGO_BIN_EXE_partywall"))).unwrap();
-        let driver = SoftDriver::make(&gpu, &library, &scratch.0).unwrap();
-        let variables = driver.environment(|name| std::env::var_os(name));
-        let environment =
-            variables.into_iter().map(|(name, value)| (name.to_owned(), value.into_string().unwrap()));
-        Self { scratch, environment: environment.collect() }
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_partywall"));
-        command.args(arguments).envs(&self.environment).stdin(Stdio::piped()).stdout(Stdio::piped());
-        command
-    }
-
-    fn plain(&self, what: &str) -> Tenant {
-        Tenant::start(self.command(&["tenant", what]))
-    }
-
-    fn node(&self) -> Node<'_> {
-        let options = Options::new(Bytes::from_gib(140), Err("not in this test".to_owned()));
-        let socket = self.scratch.0.join("tenants.sock");
-        let registry = Registry::start(&socket, options).unwrap();
-        let shim = find_library("partywall_shim", Path::new(env!("CARGO_BIN_EXE_partywall"))).unwrap();
-        Node { machine: self, wall: Wall::new(&shim, socket).unwrap(), registry, tenants: 0 }
-    }
-}
-
-/// What serves tenants' processes, in the process of the test.
-struct Node<'a> {
-    machine: &'a Machine,
-    wall: Wall,
-    registry: Registry,
-    tenants: u32,
-}
-
-impl Node<'_> {
-    fn tenant(&mut self, name: &str, class: Class, weight: u32, what: &str) -> Tenant {
-        self.tenants += 1;
-        let token = Token::from_bytes([self.tenants as u8; 16]);
-        let command = self.machine.command(&["tenant", what]);
-        let spec = TenantSpec {
-            id: TenantId(self.tenants),
-            name: name.to_owned(),
-            class,
-            memory: None,
-            weight,
-            command: vec!["partywall".to_owned()],
-            env: BTreeMap::new(),
-            restart: Restart::Never,
-            share: None,
-            sms: None,
-            token,
-        };
-        self.registry.add_tenant(&spec).unwrap();
-        let mut command = command;
-        command.envs(self.wall.variables(&token, None));
-        Tenant::start(command)
-    }
-}
-
-/// A built-in tenant, spoken to as docs/tenants.md says.
-struct Tenant {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Tenant {
-    fn start(mut command: Command) -> Self {
-        let mut child = command.spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        let mut tenant = Self { child, input, output };
-        assert!(tenant.hear()["ready"].is_object());
-        tenant
-    }
-
-    fn hear(&mut self) -> Value {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        let said = serde_json::from_str::<Value>(&line);
-        assert!(said.is_ok(), "`{line}`: {said:?}");
-        let said = said.unwrap();
-        assert!(said.get("failed").is_none(), "{said}");
-        said
-    }
-
-    fn tell(&mut self, message: &Value) {
-        writeln!(self.input, "{message}").unwrap();
-    }
-
-    fn begin(&mut self, pause_ns: u64) {
-        let load = json!({ "closed": { "pause_ns": pause_ns, "depth": 1 } });
-        self.tell(&json!({ "run": { "run": 1, "load": load, "begin": 0, "requests_max": 100_000 } }));
-    }
-
-    /// Its requests as beginnings and ends. It has checked what arrived.
-    fn end(mut self) -> Vec<(u64, u64)> {
-        self.tell(&json!({ "stop": { "run": 1 } }));
-        let mut requests = Vec::new();
-        loop {
-            let said = self.hear();
-            if let Some(request) = said.get("request") {
-                requests.push((request["start"].as_u64().unwrap(), request["end"].as_u64().unwrap()));
-            } else if let Some(done) = said.get("done") {
-                assert_eq!(done["check"], "ok");
-                break;
-            }
-        }
-        self.tell(&json!({ "exit": {} }));
-        assert!(self.child.wait().unwrap().success());
-        requests
-    }
-}
-
-/// Lets tenants copy beside each other for a while. Their requests, in the same order.
-fn beside(tenants: Vec<(Tenant, u64)>, time: Duration) -> Vec<Vec<(u64, u64)>> {
-    let mut tenants = tenants;
-    for (tenant, pause_ns) in &mut tenants {
-        tenant.begin(*pause_ns);
-    }
-    let until = Instant::now() + time;
-    while Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    tenants.into_iter().map(|(tenant, _)| tenant.end()).collect()
-}
-
-fn quantile_ms(requests: &[(u64, u64)], share: f64) -> f64 {
-    let mut times: Vec<u64> = requests.iter().map(|(start, end)| end - start).collect();
-    times.sort_unstable();
-    assert!(times.len() >= 10, "only {} requests", times.len());
-    times[(times.len() as f64 * share) as usize] as f64 / 1e6
-}
-
-/// Requests a second within what all of them have in common.
-fn rates(all: &[Vec<(u64, u64)>]) -> Vec<f64> {
-    let begin = all.iter().map(|requests| requests.first().unwrap().1).max().unwrap();
-    let end = all.iter().map(|requests| requests.last().unwrap().0).min().unwrap();
-    let share =
-        |&(from, to): &(u64, u64)| to.min(end).saturating_sub(from.max(begin)) as f64 / (to - from) as f64;
-    let seconds = end.saturating_sub(begin) as f64 / 1e9;
-    all.iter().map(|requests| requests.iter().map(share).sum::<f64>() / seconds).collect()
-}
+use crate::bench::{Machine, beside, quantile_ms, rates};
 
 const LARGE: &str = "copies-h2d,size=32MiB";
 const SMALL: &str = "copy-h2d,size=64KiB";
@@ -191,10 +25,9 @@ fn small_copies_wait_for_packets_and_not_for_copies() {
     let small = node.tenant("small", LS, 8, SMALL);
     let large = node.tenant("large", BE, 1, LARGE);
     let with = beside(vec![(small, 5_000_000), (large, 0)], TIME);
-    let view = node.registry.reader().view();
-    let waited = &view.tenants[1].host_to_device;
+    let waited = node.view(TenantId(2)).host_to_device;
     assert!(waited.copies > 0 && waited.wait_ns > Nanos::ZERO, "{waited:?}");
-    assert_eq!(view.tenants[0].host_to_device.copies, 0, "small copies go straight to the driver");
+    assert_eq!(node.view(TenantId(1)).host_to_device.copies, 0, "small copies go straight to the driver");
     let (before, after) = (quantile_ms(&without[0], 0.9), quantile_ms(&with[0], 0.9));
     let kept = rates(&with)[1] / rates(&alone)[0];
     eprintln!("p90 {before} ms without, {after} ms with; {kept} of the large copies' rate is left");

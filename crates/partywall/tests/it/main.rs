@@ -5,7 +5,9 @@
     reason = "tests start processes, use temporary directories and may panic"
 )]
 
+mod bench;
 mod copies;
+mod launches;
 mod measure;
 mod simulated;
 mod tenants;

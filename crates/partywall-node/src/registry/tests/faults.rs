@@ -155,6 +155,7 @@ fn rubbish_in_every_field_of_a_page_harms_nobody_else() {
             &tenant.heartbeat_ns,
             &tenant.launches,
             &tenant.graph_launches,
+            &tenant.held_ns,
             &tenant.memory_bytes,
             &tenant.allocations,
             &tenant.refusals,
@@ -169,6 +170,8 @@ fn rubbish_in_every_field_of_a_page_harms_nobody_else() {
         fields.chain(&tenant.memory_by_path).for_each(|field| field.store(value, Ordering::Relaxed));
         tenant.covered_unknown.store(value as u32, Ordering::Relaxed);
         tenant.copier_asleep.store(value as u32, Ordering::Relaxed);
+        tenant.active.store(value as u32, Ordering::Relaxed);
+        tenant.chunks.iter().for_each(|word| word.store(value as u32, Ordering::Relaxed));
         wait("the mark", || bench.view(1).guaranteed == Some(false));
         assert_eq!(neighbour.ask(0, 2), (neighbour.lease / MIB, true));
     }

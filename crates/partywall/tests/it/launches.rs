@@ -1,0 +1,80 @@
+//! Launches of tenants beside each other on a simulated GPU: what a request waits for, that nobody stands still for ever, and
+//! that a tenant confined to some SMs is told of these.
+
+use std::time::{Duration, Instant};
+
+use partywall_core::sm_sets::SmSet;
+use partywall_core::tenant::{Class, TenantId};
+use partywall_core::units::Nanos;
+use partywall_node::arbiter::squeeze::LaunchOptions;
+
+use crate::bench::{Machine, beside, quantile_ms};
+
+const LS: Class = Class::LatencySensitive;
+const BE: Class = Class::BestEffort;
+/// Launches of next to nothing, waited for; many more of them, queued before anybody waits; kernels of 16 ms.
+const REQUEST: &str = "tiny-kernels";
+const STORM: &str = "launch-storm";
+const LONG: &str = "compute";
+const TIME: Duration = Duration::from_secs(3);
+const PAUSE_NS: u64 = 20_000_000;
+/// A machine of two cores that does other things as well.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_request_waits_for_little_of_what_a_neighbour_launches() {
+    let mut p50 = Vec::new();
+    for decided in [false, true] {
+        let machine = Machine::new(&format!("launches-{decided}"));
+        let mut node = machine.deciding(LaunchOptions { decided, ..LaunchOptions::default() });
+        let request = node.tenant("request", LS, 8, REQUEST);
+        let greedy = node.tenant("greedy", BE, 1, STORM);
+        let with = beside(vec![(request, PAUSE_NS), (greedy, 0)], TIME);
+        p50.push(quantile_ms(&with[0], 0.5));
+        assert!(!with[1].is_empty(), "the neighbour goes on");
+        let held: Vec<Nanos> = (1..=2).map(|id| node.view(TenantId(id)).held_ns).collect();
+        assert_eq!((held[0], held[1] > Nanos::ZERO), (Nanos::ZERO, decided), "{held:?}");
+    }
+    eprintln!("p50 {} ms without, {} ms with", p50[0], p50[1]);
+    assert!(p50[1] < p50[0], "{p50:?}");
+}
+
+/// It has said that it is at work, and cannot take that back.
+#[test]
+fn nobody_is_held_for_one_that_was_killed() {
+    let machine = Machine::new("launches-killed");
+    let mut node = machine.deciding(LaunchOptions { decided: true, ..LaunchOptions::default() });
+    let mut request = node.tenant("request", LS, 8, LONG);
+    let mut greedy = node.tenant("greedy", BE, 1, REQUEST);
+    request.begin(0);
+    greedy.begin(0);
+    wait("the neighbour to be held", || node.view(TenantId(2)).held_ns > Nanos::ZERO);
+    request.kill();
+    wait("the node to see it", || node.view(TenantId(1)).processes.is_empty());
+    let before = node.view(TenantId(2)).launches;
+    wait("the neighbour to go on", || node.view(TenantId(2)).launches > before + 1_000);
+    let held = node.view(TenantId(2)).held_ns;
+    assert!(!greedy.end().is_empty());
+    assert!(node.view(TenantId(2)).held_ns.saturating_sub(held) < Nanos::from_secs(1));
+}
+
+#[test]
+fn a_tenant_computes_on_its_sms() {
+    let machine = Machine::new("launches-confined");
+    let mut node = machine.node();
+    let set = SmSet { first: 50, groups: 16, sms_per_group: 2 };
+    let confined = node.confined("confined", LS, 8, Some(set), REQUEST);
+    assert_eq!(confined.about["sms"], "32");
+    let free = node.tenant("free", BE, 1, REQUEST);
+    assert_eq!(free.about["sms"], "132");
+    let requests = beside(vec![(confined, PAUSE_NS), (free, PAUSE_NS)], TIME / 10);
+    assert!(requests.iter().all(|requests| !requests.is_empty()));
+}
+
+fn wait(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
