@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use partywall_core::units::Nanos;
 use partywall_core::wall::Wall;
 use partywall_driver::soft::PREFIX;
+use partywall_measure::plan::measurable;
 
 use crate::error::Failure;
 use crate::output;
@@ -275,7 +276,7 @@ pub struct MeasureArguments {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub antagonists: Vec<String>,
     /// Only these walls of the plan, by their ids.
-    #[arg(long, value_name = "WALLS", value_delimiter = ',')]
+    #[arg(long, value_name = "WALLS", value_delimiter = ',', value_parser = measurable)]
     pub walls: Vec<Wall>,
     /// Longest window of a cell over all its rounds, in seconds.
     #[arg(long, value_name = "N")]
