@@ -46,6 +46,8 @@ pub struct Settings {
     pub exe: PathBuf,
     /// The library that is preloaded into tenants.
     pub shim: PathBuf,
+    /// The id of the simulated GPU that it keeps; `None`: the machine's.
+    pub simulated: Option<String>,
     /// When it ends.
     pub lifetime: Lifetime,
     /// Whether its folder goes with it when it ends as it should.

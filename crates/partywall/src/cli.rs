@@ -17,7 +17,7 @@ pub mod tenants;
 
 use tenants::{
     CoverageArguments, LogsArguments, NodeArguments, PsArguments, RestartArguments, RunTenantArguments,
-    ShepherdArguments, StopArguments, UpArguments,
+    ShepherdArguments, StopArguments, UpArguments, WhichNode,
 };
 
 /// Share one NVIDIA GPU between services so that each runs as if the others were not there.
@@ -28,6 +28,7 @@ use tenants::{
 #[command(name = "partywall", version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Cli {
     /// Use a simulated GPU instead of this machine's: for doctor, run, up, node and measure, which take it behind their name too.
+    /// Before ps, stop, restart, logs and coverage it is the GPU of the node that is asked.
     #[command(flatten)]
     pub gpu: GpuChoice,
     /// What to do.
@@ -157,6 +158,18 @@ impl Command {
             Self::Run(arguments) => Some(arguments.gpu.gpu.as_ref()),
             Self::Up(arguments) => Some(arguments.gpu.gpu.as_ref()),
             Self::Tenant(_) => Some(None),
+            _ => None,
+        }
+    }
+
+    /// The node that a command asks, where that is all it does.
+    pub(crate) fn asks_node(&self) -> Option<&WhichNode> {
+        match self {
+            Self::Ps(arguments) => Some(&arguments.node),
+            Self::Stop(arguments) => Some(&arguments.node),
+            Self::Restart(arguments) => Some(&arguments.node),
+            Self::Logs(arguments) => Some(&arguments.node),
+            Self::Coverage(arguments) => Some(&arguments.node),
             _ => None,
         }
     }

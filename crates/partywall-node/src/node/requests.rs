@@ -35,6 +35,7 @@ impl Node<'_> {
             return;
         }
         let reply = match request {
+            Request::Gpu => Ok(Some(Reply::Gpu { simulated: self.settings.simulated.clone() })),
             Request::Ps => Ok(Some(Reply::Tenants { tenants: self.reports(&[], clock::now()) })),
             Request::Up { tenants, env, directory, grace } => {
                 let common = Common { env: &env, directory: &directory, grace };

@@ -8,6 +8,7 @@ use partywall_core::units::Bytes;
 use partywall_driver::error::DriverError;
 use partywall_driver::library::Cuda;
 use partywall_driver::nvml::{Device, Nvml, NvmlError};
+use partywall_driver::soft::found;
 use partywall_node::error::Error;
 use partywall_node::folder::{Folder, write_whole};
 use partywall_node::http::Server;
@@ -16,7 +17,7 @@ use partywall_node::registry::{Options, Registry};
 use partywall_node::tenant::TenantService;
 use partywall_node::watch::{MemoryWatch, NvmlWatch};
 
-use super::{folder, say, shim};
+use super::{folder, say, shim, variable};
 use crate::cli::tenants::NodeArguments;
 use crate::error::Failure;
 
@@ -32,6 +33,7 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<(), Failure> {
         folder: folder.clone(),
         exe,
         shim: shim()?,
+        simulated: found(variable),
         lifetime: lifetime(arguments)?,
         temporary: arguments.temporary,
     };

@@ -10,7 +10,7 @@ use partywall_node::folder::{Folder, TenantFolder};
 use partywall_node::launch::{Background, Launched, launch};
 use partywall_node::shepherd::{self, status::End};
 
-use super::{folder, shim, variable};
+use super::{folder, same_gpu, shim, variable};
 use crate::cli::tenants::RunTenantArguments;
 use crate::error::Failure;
 
@@ -24,7 +24,11 @@ pub(crate) fn run(arguments: &RunTenantArguments) -> Result<(), Failure> {
             private = Some(node);
             client
         }
-        found => found?,
+        found => {
+            let mut client = found?;
+            same_gpu(&mut client, &folder(&arguments.node)?)?;
+            client
+        }
     };
     let (folder, command) = attach(&mut client, arguments)?;
     drop(client);

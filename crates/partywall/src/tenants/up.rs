@@ -16,7 +16,7 @@ use partywall_node::signals::Arrivals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
-use super::{connect_or_launch, environment, folder, say};
+use super::{connect_or_launch, environment, folder, same_gpu, say};
 use crate::cli::SimulatedGpu;
 use crate::cli::tenants::UpArguments;
 use crate::error::Failure;
@@ -48,6 +48,7 @@ pub(crate) fn run(arguments: &UpArguments) -> Result<(), Failure> {
     let names: Vec<String> = config.tenants.iter().map(|tenant| tenant.name.clone()).collect();
     if arguments.detach {
         let (mut client, launched) = connect_or_launch(&folder, Background::Detached)?;
+        same_gpu(&mut client, &folder)?;
         client.ask(&request)?;
         drop(launched);
         return output::print(&format!("started: {}", names.join(", ")));
@@ -156,6 +157,7 @@ impl Foreground {
     }
 
     fn start(&mut self, client: &mut Client) -> Result<(), Failure> {
+        same_gpu(client, &self.folder)?;
         if self.stopped_by.is_none() {
             client.ask(&self.request)?;
         }

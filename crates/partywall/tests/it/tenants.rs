@@ -1,6 +1,7 @@
 //! Tenants as users meet them: `run`, `up`, `ps`, `stop`, `logs`. What goes wrong is in [`faults`].
 
 mod faults;
+mod gpus;
 mod home;
 
 use std::fs;
