@@ -169,7 +169,9 @@ pub struct Config {
 pub enum ConfigError {
     /// What is guaranteed, and the reserve, do not fit.
     #[error(
-        "the guaranteed memory limits need {limits} and the reserve {reserve}, but the GPU has {whole}; {hint}"
+        "the memory limits add up to {}, but tenants can have {} together: the GPU has {} and keeps {} for itself; lower \
+         a limit, or stop a tenant that has one",
+        gib(*.limits, true), gib(less(*.whole, *.reserve), false), gib(*.whole, false), gib(*.reserve, true)
     )]
     Beyond {
         /// The sum of the guaranteed limits, at most the largest number of bytes there is.
@@ -178,8 +180,6 @@ pub enum ConfigError {
         reserve: Bytes,
         /// The GPU.
         whole: Bytes,
-        /// What would be right.
-        hint: &'static str,
     },
     /// A latency-sensitive tenant without a limit.
     #[error(
@@ -394,10 +394,9 @@ impl MemoryLedger {
         let taken = guaranteed + u128::from(config.reserve.0);
         let Some(remainder) = u64::try_from(taken).ok().and_then(|taken| config.whole.0.checked_sub(taken))
         else {
-            let hint = if config.overcommit { "lower them" } else { "lower them or allow overcommit" };
             let (whole, reserve) = (config.whole, config.reserve);
             let limits = Bytes(guaranteed.min(u64::MAX.into()) as u64);
-            return Err(ConfigError::Beyond { limits, reserve, whole, hint });
+            return Err(ConfigError::Beyond { limits, reserve, whole });
         };
         Ok(Self { whole: config.whole, accounts, remainder, remainder_used: 0 })
     }
@@ -550,4 +549,17 @@ impl Account {
     const fn new(tenant: TenantId, limit: Option<Bytes>, guaranteed: bool) -> Self {
         Self { tenant, limit, guaranteed, cost: Cost { own: 0, shared: 0 }, entries: BTreeMap::new() }
     }
+}
+
+/// What is left of `whole`.
+const fn less(whole: Bytes, part: Bytes) -> Bytes {
+    Bytes(whole.0.saturating_sub(part.0))
+}
+
+/// In tenths of GiB, so that people can compare. What is needed is rounded up and what there is down: never do the two read the
+/// same, and what is said to be there can be asked for.
+fn gib(bytes: Bytes, up: bool) -> String {
+    let tenths = u128::from(bytes.0) * 10;
+    let tenths = if up { tenths.div_ceil(1 << 30) } else { tenths >> 30 };
+    format!("{}.{}GiB", tenths / 10, tenths % 10)
 }

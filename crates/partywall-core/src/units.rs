@@ -34,6 +34,14 @@ pub enum UnitError {
         /// Examples of what would be right.
         expected: &'static str,
     },
+    /// Nothing is behind the number, not even behind a zero: configuration and its schema want a unit everywhere.
+    #[error("`{text}` has no unit; write {expected}")]
+    NoUnit {
+        /// What was given.
+        text: String,
+        /// Examples of what would be right.
+        expected: &'static str,
+    },
     /// The part behind the number is not a known unit.
     #[error("`{text}` has the unknown unit `{unit}`; write {expected}")]
     UnknownUnit {
@@ -246,6 +254,9 @@ fn parse(text: &str, units: &[(&str, u64)], expected: &'static str) -> Result<u6
     let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = (&trimmed[..digits], trimmed[digits..].trim());
     let decimal = decimal(number).ok_or_else(|| UnitError::NoNumber { text: text.to_owned(), expected })?;
+    if unit.is_empty() {
+        return Err(UnitError::NoUnit { text: text.to_owned(), expected });
+    }
     let (_, scale) = units.iter().find(|(name, _)| *name == unit).ok_or_else(|| UnitError::UnknownUnit {
         text: text.to_owned(),
         unit: unit.to_owned(),
@@ -305,6 +316,12 @@ mod tests {
             "`5 parsecs` has the unknown unit `parsecs`; write a time such as \"5ms\", \"250us\" or \"2s\""
         );
         assert!(time("ms").unwrap_err().contains("has no number"));
+        assert_eq!(
+            time(" 5 ").unwrap_err(),
+            "` 5 ` has no unit; write a time such as \"5ms\", \"250us\" or \"2s\""
+        );
+        let none = "0".parse::<Bytes>().unwrap_err().to_string();
+        assert_eq!(none, "`0` has no unit; write a size such as \"12GiB\" or \"512MiB\"");
         assert!(time("99999999999999999999h").unwrap_err().contains("out of range"));
         assert_eq!("12GiB".parse(), Ok(Bytes::from_gib(12)));
         assert_eq!("1.5 MB".parse(), Ok(Bytes(1_500_000)));

@@ -143,6 +143,15 @@ impl SoftDriver {
     }
 }
 
+/// The id of the simulated GPU that a program finds when it is started with these variables; `None` where it finds what the
+/// machine has. As the dynamic loader does it: the first folder that has the library decides.
+pub fn found(variable: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+    let path = variable(LIBRARY_PATH)?;
+    let folder = std::env::split_paths(&path).find(|folder| folder.join(library::LIBRARY).exists())?;
+    let figures: SoftGpu = serde_json::from_str(&fs::read_to_string(folder.join(FILE)).ok()?).ok()?;
+    Some(figures.gpu.id)
+}
+
 /// A folder that belongs to this user and that nobody else can look into: in a folder for everybody's temporary files,
 /// anybody may have made one of this name.
 fn private_folder(path: &Path, uid: u32) -> Result<(), SoftError> {

@@ -248,7 +248,11 @@ impl Plan {
         has.dedup();
         if let Some(wall) = walls.iter().find(|wall| !has.contains(wall)) {
             let has: Vec<&str> = has.iter().map(|wall| wall.id()).collect();
-            return Err(format!("the plan does not have the wall `{wall}`; it has {}", has.join(", ")));
+            let help = match wall {
+                Wall::Mig => format!("; {MIG_HELP}"),
+                _ => String::new(),
+            };
+            return Err(format!("the plan does not have the wall `{wall}`; it has {}{help}", has.join(", ")));
         }
         let name = |index: usize| &self.tenants[index].name;
         let kept = |list: &[String], index| list.is_empty() || list.contains(name(index));
@@ -282,6 +286,10 @@ impl Plan {
         Nanos(cells.saturating_add(start.0.saturating_mul(places.len() as u64 + 1)))
     }
 }
+
+/// A plan that is built in cannot know them.
+const MIG_HELP: &str = "instances are made by whoever owns the GPU (`partywall doctor` lists those that there are) and named in a \
+                        plan of one's own: --plan FILE with { wall = \"mig\", setting = \"MIG-uuid/MIG-uuid\" }";
 
 impl Place {
     /// The whole GPU for one tenant.
@@ -381,14 +389,34 @@ impl Setting {
                 }
                 _ => Err(format!("{shown} names no two instances; write setting = \"MIG-uuid/MIG-uuid\"")),
             },
-            Wall::Exclusive | Wall::MpsStatic | Wall::Sides | Wall::Partywall => {
-                Err(format!("`{wall}` cannot be measured by this version; {MEASURABLE}"))
-            }
+            Wall::Exclusive | Wall::MpsStatic | Wall::Sides | Wall::Partywall => Err(unmeasurable(wall.id())),
         }
     }
 }
 
-const MEASURABLE: &str = "choose time-slicing, mps, mps-percentage, green-contexts, stream-priority or mig";
+/// The walls that can be measured, in the order in which they are listed to people.
+const MEASURABLE: [Wall; 6] =
+    [Wall::TimeSlicing, Wall::Mps, Wall::MpsPercentage, Wall::GreenContexts, Wall::StreamPriority, Wall::Mig];
+
+/// The wall of this id, if it can be measured.
+///
+/// # Errors
+/// What was given, and what can be measured.
+pub fn measurable(id: &str) -> Result<Wall, String> {
+    let wall = MEASURABLE.into_iter().find(|wall| wall.id() == id);
+    wall.ok_or_else(|| match id.parse::<Wall>() {
+        Ok(_) => unmeasurable(id),
+        Err(_) => format!("{} is no wall; {}", partywall_core::diagnostic::quoted(id), choice()),
+    })
+}
+
+fn unmeasurable(id: &str) -> String {
+    format!("`{id}` cannot be measured by this version; {}", choice())
+}
+
+fn choice() -> String {
+    format!("choose one of {}", MEASURABLE.map(Wall::id).join(", "))
+}
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -48,6 +48,8 @@ pub struct Attach {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
+    /// Whose GPU is it that the node keeps? Answered with [`Reply::Gpu`].
+    Gpu,
     /// How are the tenants? Answered with [`Reply::Tenants`].
     Ps,
     /// What stands between tenants? Answered with [`Reply::Wall`].
@@ -109,6 +111,11 @@ pub enum Reply {
     Refused {
         /// Why, and what would be right.
         message: String,
+    },
+    /// The GPU that the node keeps.
+    Gpu {
+        /// The id of a simulated one; `None`: the machine's.
+        simulated: Option<String>,
     },
     /// How tenants are.
     Tenants {

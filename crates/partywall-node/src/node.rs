@@ -52,6 +52,8 @@ pub struct Settings {
     pub wall: Option<WallChoice>,
     /// The MPS control program, which some walls take; `None` where there is none.
     pub mps_control: Option<PathBuf>,
+    /// The id of the simulated GPU that it keeps; `None`: the machine's.
+    pub simulated: Option<String>,
     /// When it ends.
     pub lifetime: Lifetime,
     /// Whether its folder goes with it when it ends as it should.

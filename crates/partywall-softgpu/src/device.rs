@@ -75,7 +75,9 @@ impl std::fmt::Display for DeviceError {
                 f.write_str("the MPS daemon recovers from a fault: its clients have not all exited")
             }
             Self::OutOfMemory => f.write_str("not so much memory is free on the simulated device"),
-            Self::Lost => f.write_str("the simulated device is lost"),
+            Self::Lost => f.write_str(
+                "the simulated device is lost, and comes back when every process that had a context then has ended",
+            ),
         }
     }
 }
@@ -158,7 +160,8 @@ impl Device {
         Ok(device)
     }
 
-    /// Maps the state of a folder, which is made where there is none yet.
+    /// Maps the state of a folder, which is made where there is none yet. A device that was lost is there again where nobody
+    /// is left who has seen that: as a reset brings it back, for which all programs have to end.
     ///
     /// # Errors
     /// The file cannot be opened, locked or mapped, or is that of another version.
@@ -195,6 +198,7 @@ impl Device {
             0 => device.shared().magic.store(MAGIC, Relaxed),
             _ => return Err(DeviceError::Foreign { path }),
         }
+        device.find_again();
         rustix::fs::flock(&device.file, FlockOperation::Unlock).map_err(fail)?;
         Ok(device)
     }
@@ -261,7 +265,8 @@ impl Device {
         self.shared().lost.load(Relaxed) != 0
     }
 
-    /// Makes the device fall off the bus, for all processes and for good: until the file of the state is removed.
+    /// Makes the device fall off the bus, for all processes, until those that have contexts now have ended and another one
+    /// opens it.
     pub fn lose(&self) {
         self.shared().lost.store(1, Relaxed);
     }
@@ -302,6 +307,8 @@ impl Device {
             if entry.contexts.load(Relaxed) > 0
                 && entry.contexts.fetch_sub(1, Relaxed) == 1
                 && entry.memory.load(Relaxed) == 0
+                // Then it stays on the list: what saw the device fall off does not find it again.
+                && !self.is_lost()
             {
                 entry.pid.store(0, Relaxed);
                 self.own.store(0, Relaxed);
@@ -383,6 +390,16 @@ impl Device {
         for entry in self.taken().filter(|entry| own != Some(std::ptr::from_ref(*entry))) {
             if process::start_time(entry.pid.load(Relaxed)) != Some(entry.start_time.load(Relaxed)) {
                 entry.pid.store(0, Relaxed);
+            }
+        }
+    }
+
+    /// Ends the loss of the device if all who had contexts are gone. Under the lock.
+    fn find_again(&self) {
+        if self.is_lost() {
+            self.reclaim();
+            if self.taken().next().is_none() {
+                self.shared().lost.store(0, Relaxed);
             }
         }
     }

@@ -71,9 +71,10 @@ pub(crate) fn init() -> Result<(), Code> {
         return process.check();
     }
     let device = Device::of_this_process().map_err(|error| say(&error, Code::NO_DEVICE))?;
-    if device.is_lost()
-        || !visible(environment::text(environment::VISIBLE_DEVICES).as_deref(), &device.figures().uuid)
-    {
+    if device.is_lost() {
+        return Err(say(&DeviceError::Lost, Code::NO_DEVICE));
+    }
+    if !visible(environment::text(environment::VISIBLE_DEVICES).as_deref(), &device.figures().uuid) {
         return Err(Code::NO_DEVICE);
     }
     let faults = environment::text(environment::FAULT).unwrap_or_default();

@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use partywall_core::units::Nanos;
 use partywall_core::wall::Wall;
 use partywall_driver::soft::PREFIX;
+use partywall_measure::plan::measurable;
 
 use crate::error::Failure;
 use crate::output;
@@ -16,7 +17,7 @@ pub mod tenants;
 
 use tenants::{
     CoverageArguments, KeeperArguments, LogsArguments, NodeArguments, PsArguments, RestartArguments,
-    RunTenantArguments, ShepherdArguments, StopArguments, UpArguments,
+    RunTenantArguments, ShepherdArguments, StopArguments, UpArguments, WhichNode,
 };
 
 /// Share one NVIDIA GPU between services so that each runs as if the others were not there.
@@ -27,6 +28,7 @@ use tenants::{
 #[command(name = "partywall", version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Cli {
     /// Use a simulated GPU instead of this machine's: for doctor, run, up, node and measure, which take it behind their name too.
+    /// Before ps, stop, restart, logs and coverage it is the GPU of the node that is asked.
     #[command(flatten)]
     pub gpu: GpuChoice,
     /// What to do.
@@ -165,6 +167,18 @@ impl Command {
             _ => None,
         }
     }
+
+    /// The node that a command asks, where that is all it does.
+    pub(crate) fn asks_node(&self) -> Option<&WhichNode> {
+        match self {
+            Self::Ps(arguments) => Some(&arguments.node),
+            Self::Stop(arguments) => Some(&arguments.node),
+            Self::Restart(arguments) => Some(&arguments.node),
+            Self::Logs(arguments) => Some(&arguments.node),
+            Self::Coverage(arguments) => Some(&arguments.node),
+            _ => None,
+        }
+    }
 }
 
 /// `partywall demo`.
@@ -281,7 +295,7 @@ pub struct MeasureArguments {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub antagonists: Vec<String>,
     /// Only these walls of the plan, by their ids.
-    #[arg(long, value_name = "WALLS", value_delimiter = ',')]
+    #[arg(long, value_name = "WALLS", value_delimiter = ',', value_parser = measurable)]
     pub walls: Vec<Wall>,
     /// Longest window of a cell over all its rounds, in seconds.
     #[arg(long, value_name = "N")]

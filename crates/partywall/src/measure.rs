@@ -39,6 +39,11 @@ pub(crate) fn run(arguments: &MeasureArguments) -> Result<(), Failure> {
 }
 
 fn measure(arguments: &MeasureArguments) -> Result<(), Failure> {
+    if arguments.time_limit == Some(Nanos::ZERO) {
+        return Err(Failure::input(
+            "--time-limit 0s leaves no time to measure anything; give a time such as 30min, or none for all of the plan",
+        ));
+    }
     let temporary = std::env::temp_dir();
     let found = if arguments.pretend { None } else { Some(look()?) };
     let cut = found.as_ref().map_or(REHEARSED_SMS, |(_, gpu, _)| {

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use partywall_core::config::WallChoice;
-use partywall_driver::soft::{SoftError, find_library};
+use partywall_driver::soft::{self, SoftError, find_library};
 use partywall_node::client::Client;
+use partywall_node::control::{Reply, Request};
 use partywall_node::error::Error;
 use partywall_node::folder::{Folder, TenantFolder};
 use partywall_node::launch::{Background, Launched, launch};
 use partywall_node::shepherd;
 
+use crate::cli::SimulatedGpu;
 use crate::cli::tenants::{ShepherdArguments, WhichNode};
 use crate::error::Failure;
 
@@ -94,6 +96,46 @@ fn connect_or_launch(
     let exe = std::env::current_exe().map_err(Failure::internal)?;
     let launched = launch(&exe, folder, background, wall)?;
     Ok((Client::connect(folder)?, Some(launched)))
+}
+
+/// Refuses a node that keeps another GPU than the one that programs find which this process starts: what a quota there says
+/// would not be kept here.
+fn same_gpu(client: &mut Client, folder: &Folder) -> Result<(), Failure> {
+    keeps(client, folder, soft::found(variable).as_deref())
+}
+
+/// `--gpu` before a command that asks a node: it must be that node's. Where there is none, the command itself says so.
+pub(crate) fn check_gpu(which: &WhichNode, gpu: &SimulatedGpu) -> Result<(), Failure> {
+    let folder = folder(which)?;
+    match Client::connect(&folder) {
+        Err(Error::NoNode { .. }) => Ok(()),
+        client => keeps(&mut client?, &folder, Some(&gpu.0)),
+    }
+}
+
+fn keeps(client: &mut Client, folder: &Folder, wanted: Option<&str>) -> Result<(), Failure> {
+    let kept = match client.ask(&Request::Gpu)? {
+        Reply::Gpu { simulated } => simulated,
+        reply => return Err(client.unexpected(&reply).into()),
+    };
+    let (what, right) = match (kept.as_deref(), wanted) {
+        (kept, wanted) if kept == wanted => return Ok(()),
+        (Some(kept), Some(wanted)) => {
+            (format!("the simulated GPU sim:{kept}, not sim:{wanted}"), format!("write --gpu sim:{kept}"))
+        }
+        (Some(kept), None) => (
+            format!(
+                "the simulated GPU sim:{kept}, and this command was not told to use it but this machine's"
+            ),
+            format!("write --gpu sim:{kept}"),
+        ),
+        (None, wanted) => (
+            format!("this machine's GPU, not sim:{}", wanted.unwrap_or_default()),
+            "leave the simulated GPU out".to_owned(),
+        ),
+    };
+    let message = format!("the node in {} keeps {what}", folder.path().display());
+    Err(Failure::input_with_hint(message, format!("{right}, or use another node with --dir DIR")))
 }
 
 /// Says something to people, on standard error.

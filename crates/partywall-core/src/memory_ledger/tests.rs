@@ -167,8 +167,8 @@ fn s8_limits_beyond_the_gpu_need_overcommit() {
         config(&[ls(LS, gib(12)), be(BE, Quota::Limit(gib(60))), be(BE_2, Quota::Limit(gib(60)))]);
     assert_eq!(
         MemoryLedger::new(&config).unwrap_err().to_string(),
-        "the guaranteed memory limits need 132GiB and the reserve 2GiB, but the GPU has 80GiB; lower them or allow \
-         overcommit"
+        "the memory limits add up to 132.0GiB, but tenants can have 78.0GiB together: the GPU has 80.0GiB and keeps 2.0GiB \
+         for itself; lower a limit, or stop a tenant that has one"
     );
     config.overcommit = true;
     let mut ledger = MemoryLedger::new(&config).unwrap();
@@ -177,7 +177,23 @@ fn s8_limits_beyond_the_gpu_need_overcommit() {
     assert_eq!(ledger.step(alloc(BE_2, 1, gib(7))), Decision::Refused(refusal));
     assert_eq!(ledger.step(alloc(LS, 1, gib(12))), granted(gib(12)));
     config.tenants.push(ls(TenantId(3), gib(70)));
-    assert!(MemoryLedger::new(&config).unwrap_err().to_string().ends_with("; lower them"));
+    // Those that are only caps do not count.
+    let message = MemoryLedger::new(&config).unwrap_err().to_string();
+    assert!(message.starts_with("the memory limits add up to 82.0GiB, but"), "{message}");
+}
+
+#[test]
+fn s8_what_is_said_to_fit_fits() {
+    // An H200, with the reserve of a node.
+    let whole = Bytes::from_mib(143_768);
+    let reserve = Bytes(whole.0 / 64);
+    let of = |limit| Config { whole, reserve, ..config(&[ls(LS, limit)]) };
+    let message = MemoryLedger::new(&of(whole)).unwrap_err().to_string();
+    assert!(message.contains("add up to 140.4GiB, but tenants can have 138.2GiB together"), "{message}");
+    MemoryLedger::new(&of("138.2GiB".parse().unwrap())).unwrap();
+    // One byte too much is not said to be what there is.
+    let message = MemoryLedger::new(&of(Bytes(whole.0 - reserve.0 + 1))).unwrap_err().to_string();
+    assert!(message.contains("add up to 138.3GiB, but tenants can have 138.2GiB together"), "{message}");
 }
 
 #[test]
@@ -189,7 +205,7 @@ fn s8_entitlements_that_make_no_sense_are_refused() {
     let many: Vec<_> = (0..65).map(|n| be(TenantId(n), Quota::Remainder)).collect();
     assert!(message(&many).contains("at most 64"));
     let huge = Bytes(u64::MAX);
-    assert!(message(&[ls(LS, huge), ls(BE, huge)]).contains("but the GPU has 80GiB"));
+    assert!(message(&[ls(LS, huge), ls(BE, huge)]).contains("the GPU has 80.0GiB"));
     let wrapping = Config { whole: huge, ..config(&[ls(LS, huge), ls(BE, huge)]) };
     assert!(MemoryLedger::new(&wrapping).is_err());
 }

@@ -37,6 +37,26 @@ fn a_folder_has_what_a_driver_installs() {
 }
 
 #[test]
+fn what_a_program_finds_is_in_the_first_folder_with_the_library() {
+    let (scratch, driver) = made("h200");
+    let (_other, l4) = made("l4");
+    let real = scratch.path().join("real");
+    let empty = scratch.path().join("empty");
+    for folder in [&real, &empty] {
+        fs::create_dir(folder).unwrap();
+    }
+    fs::write(real.join(library::LIBRARY), "a driver").unwrap();
+    let find = |folders: &[&Path]| {
+        let path = std::env::join_paths(folders).unwrap();
+        found(|name| (name == LIBRARY_PATH).then(|| path.clone()))
+    };
+    assert_eq!(found(|_| None), None);
+    assert_eq!(find(&[&empty]), None);
+    assert_eq!(find(&[&empty, driver.folder(), l4.folder(), &real]).as_deref(), Some("h200"));
+    assert_eq!(find(&[&real, driver.folder()]), None);
+}
+
+#[test]
 fn making_it_again_changes_what_is_out_of_date_and_nothing_else() {
     let (scratch, driver) = made("l4");
     let about = |name: &str| fs::symlink_metadata(driver.folder().join(name)).unwrap().ino();

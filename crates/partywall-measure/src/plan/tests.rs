@@ -98,6 +98,30 @@ fn a_plan_can_be_restricted_to_what_it_has() {
     assert!(error.starts_with("the plan has no victim `compute`; it has read-latency, "), "{error}");
     let error = full().restrict(&[], &[], &[Wall::Mig]).unwrap_err();
     assert!(error.starts_with("the plan does not have the wall `mig`; it has stream-priority, "), "{error}");
+    assert!(error.contains("--plan FILE"), "{error}");
+    let mut small = full();
+    small.pairs.retain(|pair| pair.place.wall == Wall::Mps);
+    let error = small.restrict(&[], &[], &[Wall::TimeSlicing]).unwrap_err();
+    assert_eq!(error, "the plan does not have the wall `time-slicing`; it has mps");
+}
+
+#[test]
+fn what_is_offered_can_be_planned() {
+    let offer = "choose one of time-slicing, mps, mps-percentage, green-contexts, stream-priority, mig";
+    assert_eq!(measurable("foo").unwrap_err(), format!("`foo` is no wall; {offer}"));
+    for wall in Wall::ALL {
+        // The setting of the ones that need one is what is wrong here, not the wall.
+        let planned = Place::parse(wall, "", None).err().is_none_or(|error| !error.contains("this version"));
+        match measurable(wall.id()) {
+            Ok(found) => assert!(found == wall && planned, "{wall}"),
+            Err(error) => {
+                assert!(
+                    !planned && error == format!("`{wall}` cannot be measured by this version; {offer}"),
+                    "{error}"
+                );
+            }
+        }
+    }
 }
 
 /// The arithmetic behind "under three minutes", on an H200.

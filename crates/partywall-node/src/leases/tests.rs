@@ -227,7 +227,7 @@ fn s9_a_tenant_that_does_not_fit_is_refused() {
     };
     let refused = [
         (TWO, Some(Bytes::ZERO), "zero"),
-        (TWO, Some(mib(501)), "GPU has 1000MiB"),
+        (TWO, Some(mib(501)), "tenants can have 0.8GiB"),
         (ONE, Some(mib(1)), "listed twice"),
     ];
     for (tenant, limit, says) in refused {

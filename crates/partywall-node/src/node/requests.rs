@@ -40,6 +40,7 @@ impl Node<'_> {
             return;
         }
         let reply = match request {
+            Request::Gpu => Ok(Some(Reply::Gpu { simulated: self.settings.simulated.clone() })),
             Request::Ps => Ok(Some(Reply::Tenants { tenants: self.reports(&[], clock::now()) })),
             Request::Wall => Ok(Some(Reply::Wall { wall: self.walls.choice() })),
             Request::Up { tenants, wall, env, directory, grace } => {

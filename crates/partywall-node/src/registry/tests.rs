@@ -272,7 +272,7 @@ fn a_tenant_that_makes_no_sense_is_not_taken() {
     bench.tenant(1, 1000);
     let cases = [
         (spec(2, Some(Bytes::ZERO)), "a memory limit of zero leaves no room"),
-        (spec(2, Some(Bytes::from_gib(11))), "but the GPU has 10GiB"),
+        (spec(2, Some(Bytes::from_gib(11))), "but tenants can have 10.0GiB"),
         (spec(1, None), "listed twice"),
     ];
     for (spec, says) in cases {

@@ -14,7 +14,7 @@ pub(crate) const PROCESSES_MAX: usize = 256;
 pub(crate) struct Shared {
     /// [`MAGIC`], written last.
     pub(crate) magic: AtomicU64,
-    /// 1 once the device has been lost; it stays so until the file is removed.
+    /// 1 while the device is lost.
     pub(crate) lost: AtomicU32,
     _unused: AtomicU32,
     /// To the device, to the host.

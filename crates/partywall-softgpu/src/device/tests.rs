@@ -62,10 +62,23 @@ fn the_state_of_another_version_is_refused() {
 }
 
 #[test]
-fn a_lost_device_is_lost_for_everybody() {
+fn a_lost_device_is_lost_for_everybody_until_they_are_gone() {
     let (_directory, folder) = made("h200");
-    let [a, b] = std::array::from_fn(|_| Device::open(folder.clone()).unwrap());
+    let [a, b, looks] = std::array::from_fn(|_| Device::open(folder.clone()).unwrap());
+    a.add_context(0).unwrap();
+    b.add_context(0).unwrap();
     assert!(!b.is_lost());
     a.lose();
     assert!(b.is_lost());
+    let lost_for_another = || Device::open(folder.clone()).unwrap().is_lost();
+    assert!(lost_for_another());
+    drop(a);
+    assert!(lost_for_another());
+    // Not even one that has given everything back finds it again.
+    b.remove_context().unwrap();
+    assert!(lost_for_another());
+    drop(b);
+    assert!(!lost_for_another());
+    // One that never had a context does not stand in the way.
+    assert!(!looks.is_lost());
 }

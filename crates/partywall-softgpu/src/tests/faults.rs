@@ -10,6 +10,8 @@ use crate::folder::tests::made;
 
 const ILLEGAL_ADDRESS: u32 = 700;
 const NOT_READY: u32 = 600;
+const UNAVAILABLE: u32 = 46;
+const NO_DEVICE: &str = "100";
 
 #[test]
 fn an_illegal_access_ends_the_contexts_for_good() {
@@ -46,6 +48,56 @@ fn a_launch_hangs_when_asked_to() {
             assert_eq!(unsafe { cuStreamQuery(stream) }, NOT_READY);
         }
     });
+}
+
+/// Everybody who has a context loses it; when they have ended, the next one finds the device as if nothing had been.
+#[test]
+fn the_device_is_lost_when_asked_to_and_comes_back() {
+    const NAME: &str = "faults::the_device_is_lost_when_asked_to_and_comes_back";
+    if let Some(part) = environment::text(super::PART) {
+        if part == "late" {
+            // SAFETY: takes no pointers.
+            say(&unsafe { cuInit(0) }.to_string());
+            return;
+        }
+        begin();
+        let kernels = kernels();
+        say("ready");
+        listen();
+        let launches = if part == "culprit" { 3 } else { 0 };
+        let results: Vec<u32> = (0..launches)
+            .map(|_| {
+                let launched = launch(kernels["something_else"], 0, 0_u32);
+                // SAFETY: takes nothing.
+                if launched == 0 { unsafe { cuCtxSynchronize() } } else { launched }
+            })
+            .collect();
+        let allocated = allocate(100).map(|_| ());
+        say(&format!("{results:?} {allocated:?}"));
+        listen();
+        return;
+    }
+    let (directory, _folder) = made("h200");
+    let start = |part: &str, variables: &[(&str, &str)]| {
+        let mut player = Player::start(NAME, part, directory.path(), variables);
+        assert_eq!(player.hear(), "ready");
+        player
+    };
+    let late = || Player::start(NAME, "late", directory.path(), &[]).hear();
+    let mut neighbour = start("neighbour", &[]);
+    let mut culprit = start("culprit", &[(FAULT, "device-lost-after=2")]);
+    let result = |player: &mut Player| {
+        player.tell("go");
+        player.hear()
+    };
+    assert_eq!(result(&mut culprit), format!("[0, 0, {UNAVAILABLE}] Err({UNAVAILABLE})"));
+    assert_eq!(result(&mut neighbour), format!("[] Err({UNAVAILABLE})"));
+    assert_eq!(late(), NO_DEVICE);
+    drop(culprit);
+    assert_eq!(late(), NO_DEVICE);
+    drop(neighbour);
+    assert_eq!(late(), "0");
+    start("neighbour", &[]);
 }
 
 #[test]

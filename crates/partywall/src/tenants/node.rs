@@ -8,6 +8,7 @@ use partywall_core::units::Bytes;
 use partywall_driver::error::DriverError;
 use partywall_driver::library::Cuda;
 use partywall_driver::nvml::{Device, Nvml, NvmlError};
+use partywall_driver::soft::found;
 use partywall_node::error::Error;
 use partywall_node::folder::{Folder, write_whole};
 use partywall_node::http::Server;
@@ -18,7 +19,7 @@ use partywall_node::walls::{Standing, check_built};
 use partywall_node::watch::{MemoryWatch, NvmlWatch};
 
 use super::walls::mps_control;
-use super::{folder, say, shim};
+use super::{folder, say, shim, variable};
 use crate::cli::tenants::NodeArguments;
 use crate::error::Failure;
 
@@ -39,6 +40,7 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<(), Failure> {
         shim: shim()?,
         wall: arguments.wall,
         mps_control: mps_control(),
+        simulated: found(variable),
         lifetime: lifetime(arguments)?,
         temporary: arguments.temporary,
     };

@@ -12,7 +12,7 @@ use partywall_node::launch::{Background, Launched, launch};
 use partywall_node::shepherd::{self, status::End};
 use partywall_node::walls::{check_built, keeps_shares};
 
-use super::{folder, say, shim, variable, walls};
+use super::{folder, same_gpu, say, shim, variable, walls};
 use crate::cli::tenants::RunTenantArguments;
 use crate::error::Failure;
 
@@ -29,7 +29,11 @@ pub(crate) fn run(arguments: &RunTenantArguments) -> Result<(), Failure> {
             private = Some(node);
             client
         }
-        found => found?,
+        found => {
+            let mut client = found?;
+            same_gpu(&mut client, &folder(&arguments.node)?)?;
+            client
+        }
     };
     if arguments.share.is_some() {
         let wall = walls::of(&mut client)?;

@@ -16,7 +16,7 @@ use partywall_node::walls::check_built;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
-use super::{connect_or_launch, environment, folder, say, walls};
+use super::{connect_or_launch, environment, folder, same_gpu, say, walls};
 use crate::cli::SimulatedGpu;
 use crate::cli::tenants::UpArguments;
 use crate::error::Failure;
@@ -50,6 +50,7 @@ pub(crate) fn run(arguments: &UpArguments) -> Result<(), Failure> {
     let names: Vec<String> = config.tenants.iter().map(|tenant| tenant.name.clone()).collect();
     if arguments.detach {
         let (mut client, launched) = connect_or_launch(&folder, Background::Detached, wall)?;
+        same_gpu(&mut client, &folder)?;
         if let Err(refused) = client.ask(&request) {
             if launched.is_some() {
                 // Nobody else knows of it yet.
@@ -160,6 +161,7 @@ impl Foreground {
     }
 
     fn start(&mut self, client: &mut Client) -> Result<(), Failure> {
+        same_gpu(client, &self.folder)?;
         if self.stopped_by.is_none() {
             client.ask(&self.request)?;
             if !std::mem::replace(&mut self.said, true) {

@@ -233,8 +233,18 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
         &["wrong.toml:1:19", "did you mean `mps`?", "--plan-example"],
     );
     refused(&["measure", "--pretend", "--victims", "resnet"], &["no victim `resnet`", "tiny-kernels"]);
-    refused(&["measure", "--pretend", "--walls", "mig"], &["does not have the wall `mig`"]);
+    refused(&["measure", "--pretend", "--walls", "mig"], &["does not have the wall `mig`", "--plan FILE"]);
+    refused(
+        &["measure", "--pretend", "--walls", "foo"],
+        &["`foo` is no wall; choose one of time-slicing, mps, "],
+    );
+    refused(
+        &["measure", "--pretend", "--walls", "mps,sides"],
+        &["`sides` cannot be measured", "choose one of time"],
+    );
     refused(&["measure", "--pretend", "--seconds", "0"], &["--seconds 0 is out of range"]);
+    refused(&["measure", "--pretend", "--time-limit", "0s"], &["--time-limit 0s", "such as 30min"]);
+    refused(&["measure", "--pretend", "--time-limit", "5"], &["`5` has no unit"]);
     refused(&["measure", "--pretend", "--requests", "0"], &["--requests 0 is out of range"]);
     refused(&["measure", "--pretend", "--name", "../x"], &["`../x` cannot name a result"]);
     let other = scratch.file("other.json", "{\"format\": \"partywall-measure-0\"}");

@@ -1,6 +1,7 @@
 //! Tenants as users meet them: `run`, `up`, `ps`, `stop`, `logs`. What goes wrong is in [`faults`].
 
 mod faults;
+mod gpus;
 mod home;
 mod walls;
 
@@ -56,6 +57,7 @@ fn a_command_has_the_terminals_own_streams_and_a_wall() {
 fn what_makes_no_sense_is_refused() {
     refused(&["run", "--memory", "0B", "--", "true"], &["without GPU memory cannot run"]);
     refused(&["run", "--memory", "12 parsecs", "--", "true"], &["unknown unit", "12GiB"]);
+    refused(&["run", "--memory", "0", "--", "true"], &["`0` has no unit", "12GiB"]);
     refused(&["run", "--name", "No", "--", "true"], &["lower-case"]);
     refused(&["run", "--class", "first", "--", "true"], &["latency-sensitive"]);
     refused(&["run", "--pcie-weight", "0", "--", "true"], &["0 is not in 1..=1024"]);
