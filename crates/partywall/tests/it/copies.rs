@@ -8,17 +8,17 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use partywall_core::catalogue::Catalogue;
 use partywall_core::config::Restart;
 use partywall_core::tenant::{Class, TenantId};
 use partywall_core::units::{Bytes, Nanos};
-use partywall_driver::soft::{LIBRARY, SoftDriver, find_library};
+use partywall_driver::soft::find_library;
 use partywall_node::environment::Wall;
 use partywall_node::registry::{Options, Registry};
 use partywall_node::tenant::{TenantService as _, TenantSpec, Token};
 use serde_json::{Value, json};
 
 use crate::Scratch;
+use crate::simulated::own_gpu;
 
 /// A machine with a simulated GPU of its own behind a slow link.
 struct Machine {
@@ -29,14 +29,8 @@ struct Machine {
 impl Machine {
     fn new(name: &str) -> Self {
         let scratch = Scratch::new(name);
-        let mut gpu = Catalogue::builtin().unwrap().get("h200").unwrap().clone();
-        gpu.pcie_gb_s.value = 0.5;
-        let library = find_library(LIBRARY, Path::new(env!("CARGO_BIN_EXE_partywall"))).unwrap();
-        let driver = SoftDriver::make(&gpu, &library, &scratch.0).unwrap();
-        let variables = driver.environment(|name| std::env::var_os(name));
-        let environment =
-            variables.into_iter().map(|(name, value)| (name.to_owned(), value.into_string().unwrap()));
-        Self { scratch, environment: environment.collect() }
+        let environment = own_gpu(&scratch.0, 0.5);
+        Self { scratch, environment }
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
