@@ -9,8 +9,8 @@ use super::{command, on};
 use crate::measure::{entries, interrupt, processes_with, wait_for};
 use crate::{Scratch, json, text};
 
-/// A victim and what is beside it: a tenant that is well, one that faults the GPU before it is ready, and one that does
-/// while it is measured.
+/// A victim and what is beside it: a tenant that is well, one that faults the GPU before it is ready, and one that does in its
+/// third request.
 const FAULTY: &str = r#"
 rounds = 1
 warmup_s = 0.02
@@ -26,7 +26,7 @@ load = { closed = { pause = "0us" } }
 [[tenant]]
 name = "early"
 class = "best-effort"
-built_in = "tiny-kernels"
+built_in = "copies-h2d,size=1MiB"
 env = { PARTYWALL_SOFTGPU_FAULT = "illegal-access-at-launch=1" }
 [[tenant]]
 name = "late"
