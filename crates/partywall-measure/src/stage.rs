@@ -166,7 +166,7 @@ impl Stage {
     /// Starts those of `wanted` that do not run, together, and waits until they are ready.
     ///
     /// # Errors
-    /// The first thing that went wrong; other tenants may run nevertheless.
+    /// The first thing that went wrong; other tenants may run nevertheless, unless a fault of one is a fault of all.
     pub fn bring_up(&mut self, bench: &mut Bench<'_>, wanted: &[usize]) -> Result<(), Stop> {
         let down: Vec<usize> = (0..self.hosts.len())
             .filter(|&at| self.hosts[at].process.is_none())
@@ -191,6 +191,10 @@ impl Stage {
                 self.fail(bench, at, &error);
                 first.get_or_insert(error);
             }
+        }
+        if first.is_some() && self.place.shares_faults() {
+            // As in `failed`. An MPS server that had a fault takes no new client while an old one is left.
+            self.end(bench);
         }
         first.map_or(Ok(()), |error| Err(Stop::Cell(error)))
     }

@@ -50,6 +50,9 @@ pub enum Error {
     /// The other side has closed the connection, or is gone.
     #[error("the other side has closed the connection")]
     Closed,
+    /// The other side has not answered in time.
+    #[error("the other side does not answer")]
+    Silent,
 }
 
 impl Error {

@@ -1,6 +1,7 @@
 //! Processes and their node: fork, exec, ends, restarts.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use partywall_shim_api::VERSION;
 use partywall_shim_api::frame::ToShim;
@@ -131,6 +132,24 @@ fn a_node_that_is_not_there_is_said_and_does_not_stop_the_program() {
     assert_eq!(err.lines().count(), 2, "{err}");
     assert!(err.starts_with("partywall: no node at "), "{err}");
     assert!(err.contains("no GPU memory for this process until there is one"), "{err}");
+}
+
+/// Where hundreds of processes begin at once, it takes a node seconds to get to each.
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the node of this test is slow; nothing waits for it to be done"
+)]
+fn a_node_that_takes_its_time_is_waited_for() {
+    let node = Node::new();
+    let mut program = Program::preloaded(&["open", "init", "launch", "wait"]).under(&node).start();
+    std::thread::sleep(Duration::from_millis(2500));
+    let tenant = node.welcome();
+    program.until("waiting");
+    assert_eq!(tenant.page.shim.launches.load(Ordering::Relaxed), 1);
+    assert!(!node.is_wanted(), "it came once");
+    program.go();
+    assert!(program.end());
 }
 
 #[test]

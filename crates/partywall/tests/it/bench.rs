@@ -6,12 +6,11 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use partywall_core::catalogue::Catalogue;
 use partywall_core::config::Restart;
 use partywall_core::sm_sets::SmSet;
 use partywall_core::tenant::{Class, TenantId};
 use partywall_core::units::Bytes;
-use partywall_driver::soft::{LIBRARY, SoftDriver, find_library};
+use partywall_driver::soft::find_library;
 use partywall_node::arbiter::squeeze::LaunchOptions;
 use partywall_node::environment::Wall;
 use partywall_node::facts::TenantView;
@@ -20,6 +19,7 @@ use partywall_node::tenant::{TenantService as _, TenantSpec, Token};
 use serde_json::{Value, json};
 
 use crate::Scratch;
+use crate::simulated::own_gpu;
 
 /// A machine with a simulated GPU of its own behind a slow link.
 pub(crate) struct Machine {
@@ -30,14 +30,8 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn new(name: &str) -> Self {
         let scratch = Scratch::new(name);
-        let mut gpu = Catalogue::builtin().unwrap().get("h200").unwrap().clone();
-        gpu.pcie_gb_s.value = 0.5;
-        let library = find_library(LIBRARY, Path::new(env!("CARGO_BIN_EXE_partywall"))).unwrap();
-        let driver = SoftDriver::make(&gpu, &library, &scratch.0).unwrap();
-        let variables = driver.environment(|name| std::env::var_os(name));
-        let environment =
-            variables.into_iter().map(|(name, value)| (name.to_owned(), value.into_string().unwrap()));
-        Self { scratch, environment: environment.collect() }
+        let environment = own_gpu(&scratch.0, 0.5);
+        Self { scratch, environment }
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {

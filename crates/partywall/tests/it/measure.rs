@@ -51,7 +51,7 @@ fn measure(scratch: &Scratch, arguments: &[&str]) -> Output {
     command(scratch, arguments).output().unwrap()
 }
 
-fn entries(folder: &Path) -> Vec<String> {
+pub(crate) fn entries(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.collect()
 }
@@ -62,14 +62,14 @@ fn nothing_left(scratch: &Scratch) {
 }
 
 /// Processes that have `word` in their command line.
-fn processes_with(word: &str) -> usize {
+pub(crate) fn processes_with(word: &str) -> usize {
     let all =
         fs::read_dir("/proc").unwrap().filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok());
     all.filter(|line| String::from_utf8_lossy(line).contains(word)).count()
 }
 
 #[track_caller]
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let mut steps = LONG.as_millis() / 5;
     while steps > 0 && !is_so() {
         std::thread::sleep(Duration::from_millis(5));
@@ -175,7 +175,7 @@ fn endless(scratch: &Scratch, word: &str) -> Child {
     child
 }
 
-fn interrupt(child: &Child) {
+pub(crate) fn interrupt(child: &Child) {
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
 }

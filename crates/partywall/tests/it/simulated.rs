@@ -1,18 +1,39 @@
 //! `--gpu sim:…`: the same commands on a simulated GPU, with real processes, real memory and modelled times.
 
+mod faults;
+
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
+use partywall_core::catalogue::Catalogue;
+use partywall_driver::soft::{LIBRARY, SoftDriver, find_library};
 use serde_json::Value;
 
 use crate::{Scratch, json, refused, text};
 
+/// A simulated GPU in `folder` for one test alone, behind a link of `pcie_gb_s`: the variables with which processes find it.
+pub(crate) fn own_gpu(folder: &Path, pcie_gb_s: f64) -> BTreeMap<String, String> {
+    let mut gpu = Catalogue::builtin().unwrap().get("h200").unwrap().clone();
+    gpu.pcie_gb_s.value = pcie_gb_s;
+    let library = find_library(LIBRARY, Path::new(env!("CARGO_BIN_EXE_partywall"))).unwrap();
+    let driver = SoftDriver::make(&gpu, &library, folder).unwrap();
+    let variables = driver.environment(|name| std::env::var_os(name)).into_iter();
+    variables.map(|(name, value)| (name.to_owned(), value.into_string().unwrap())).collect()
+}
+
 /// A command whose temporary directory is in `scratch`, so that its GPU is its own.
-fn on(scratch: &Scratch, arguments: &[&str]) -> Output {
+fn command(scratch: &Scratch, arguments: &[&str]) -> Command {
     let temporary = scratch.0.join("tmp");
     fs::create_dir_all(&temporary).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_partywall"));
-    command.args(arguments).env("TMPDIR", temporary).current_dir(&scratch.0).output().unwrap()
+    command.args(arguments).env("TMPDIR", temporary).current_dir(&scratch.0);
+    command
+}
+
+fn on(scratch: &Scratch, arguments: &[&str]) -> Output {
+    command(scratch, arguments).output().unwrap()
 }
 
 #[test]

@@ -1,8 +1,13 @@
-//! Tenants as users meet them: `run`, `up`, `ps`, `stop`, `logs`. What goes wrong is in [`faults`].
+//! Tenants as users meet them: `run`, `up`, `ps`, `stop`, `logs`. What goes wrong is in [`faults`], and
+//! with tenants that use the GPU in [`kills`] and [`crowds`].
 
+mod crowds;
+mod example;
 mod faults;
 mod gpus;
 mod home;
+mod kills;
+mod steps;
 mod walls;
 
 use std::fs;

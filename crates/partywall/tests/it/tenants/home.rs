@@ -1,5 +1,6 @@
 //! A folder for one test: its node, its tenants, and how they are found in the process table.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::simulated::own_gpu;
 use crate::text;
 
 /// What takes longer than this does not happen at all. Long, because test machines are busy.
@@ -70,12 +72,28 @@ impl Drop for Process {
 pub(super) struct Home {
     scratch: tempfile::TempDir,
     mark: String,
+    /// With what processes find a GPU and a folder for temporary files that are this test's alone.
+    own: Option<BTreeMap<String, String>>,
 }
 
 impl Home {
+    /// On the simulated GPU that all such tests share.
     pub(super) fn new(name: &str) -> Self {
         let scratch = tempfile::Builder::new().prefix("pw-").tempdir().unwrap();
-        Self { scratch, mark: format!("{name}-{}", std::process::id()) }
+        Self { scratch, mark: format!("{name}-{}", std::process::id()), own: None }
+    }
+
+    /// On one of its own, behind a link of `pcie_gb_s`.
+    pub(super) fn with_gpu(name: &str, pcie_gb_s: f64) -> Self {
+        let mut home = Self::new(name);
+        let [gpu, temporary] = ["gpu", "tmp"].map(|name| home.path().join(name));
+        for folder in [&gpu, &temporary] {
+            fs::create_dir(folder).unwrap();
+        }
+        let mut own = own_gpu(&gpu, pcie_gb_s);
+        own.insert("TMPDIR".to_owned(), temporary.display().to_string());
+        home.own = Some(own);
+        home
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -88,7 +106,9 @@ impl Home {
 
     pub(super) fn program(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
-        if matches!(arguments.first(), Some(&("node" | "run" | "up"))) {
+        if let Some(own) = &self.own {
+            command.envs(own);
+        } else if matches!(arguments.first(), Some(&("node" | "run" | "up"))) {
             // Wherever the test runs, there is this one.
             command.args(["--gpu", "sim:h200"]);
         }
@@ -101,6 +121,12 @@ impl Home {
     pub(super) fn spawn(&self, arguments: &[&str]) -> Process {
         let mut command = self.partywall(arguments);
         Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    /// The same, with what it prints in a file.
+    pub(super) fn spawn_into(&self, arguments: &[&str], file: &Path) -> Process {
+        let mut command = self.partywall(arguments);
+        Process(command.stdout(fs::File::create(file).unwrap()).stderr(Stdio::null()).spawn().unwrap())
     }
 
     /// A node that answers.
