@@ -124,15 +124,16 @@ pub enum CopyOptionsError {
     Config(#[from] ConfigError),
 }
 
+/// The value of a part.
+fn value<T: FromStr<Err: fmt::Display>>(part: &str, text: &str) -> Result<T, CopyOptionsError> {
+    let wrong = |error: T::Err| CopyOptionsError::Value { part: part.to_owned(), reason: error.to_string() };
+    text.parse().map_err(wrong)
+}
+
 impl FromStr for CopyOptions {
     type Err = CopyOptionsError;
 
     fn from_str(text: &str) -> Result<Self, CopyOptionsError> {
-        fn value<T: FromStr<Err: fmt::Display>>(part: &str, text: &str) -> Result<T, CopyOptionsError> {
-            let wrong =
-                |error: T::Err| CopyOptionsError::Value { part: part.to_owned(), reason: error.to_string() };
-            text.parse().map_err(wrong)
-        }
         let mut options = Self::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             match part.split_once('=') {

@@ -25,7 +25,6 @@
 //! - S5: tenants of one class alone: nobody holds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,7 +34,7 @@ use partywall_core::tenant::{Class, TenantId};
 use partywall_core::units::{Nanos, SmCount};
 use partywall_shim_api::page::{CHUNKS, Mapped};
 
-use super::CopyOptionsError;
+use super::{CopyOptionsError, value};
 use crate::leases::ProcessId;
 
 #[cfg(test)]
@@ -67,11 +66,6 @@ impl FromStr for LaunchOptions {
     type Err = CopyOptionsError;
 
     fn from_str(text: &str) -> Result<Self, CopyOptionsError> {
-        fn value<T: FromStr<Err: fmt::Display>>(part: &str, text: &str) -> Result<T, CopyOptionsError> {
-            let wrong =
-                |error: T::Err| CopyOptionsError::Value { part: part.to_owned(), reason: error.to_string() };
-            text.parse().map_err(wrong)
-        }
         let mut options = Self { decided: true, ..Self::default() };
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             match part.split_once('=') {

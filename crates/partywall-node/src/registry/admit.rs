@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use super::MAX_PROCESSES;
 use super::attachment::Attachment;
 use super::claims::Claims;
+use super::contexts::with_growth;
 use super::member::{Connection, ContextWatch, Member, Stage};
 use super::state::State;
 use crate::arbiter::CopyWatch;
@@ -144,7 +145,11 @@ impl State {
             direct_max.store(self.copies.direct_max(class).0, Ordering::Relaxed);
         }
         let shown = self.measuring.shown(connection.pid_number());
-        let context = shown.map(|shown| Bytes(shown.0.saturating_sub(held.0)));
+        let context = shown.map(|shown| {
+            let measured = Bytes(shown.0.saturating_sub(held.0));
+            let taken = self.leases.used(id).0.saturating_add(shown.0);
+            with_growth(measured, measured, Bytes(self.leases.quota(id).0.saturating_sub(taken)))
+        });
         let context = context.or(tenant.context).unwrap_or(self.measuring.estimate);
         let measured = shown.is_some();
         let hello = Event::Hello { process, tenant: id, held, context, measured };

@@ -30,7 +30,7 @@ const TO_BEGIN: Nanos = Nanos::from_secs(5);
 
 /// Kept for the growth of a context until the next reading. On an H200 programs that filled their quota exceeded it by 8 MiB without this,
 /// two of five (PyTorch, November 2026).
-pub(super) const GROWTH: Bytes = Bytes::from_mib(16);
+const GROWTH: Bytes = Bytes::from_mib(16);
 
 /// Two readings agree when they differ by no more than a page of the device.
 const AGREE: u64 = partywall_core::memory_ledger::PAGE.0;
@@ -199,7 +199,7 @@ impl State {
 }
 
 /// What counts for a context of which `counted` counts now, in a quota with this much room.
-fn with_growth(measured: Bytes, counted: Bytes, room: Bytes) -> Bytes {
+pub(super) fn with_growth(measured: Bytes, counted: Bytes, room: Bytes) -> Bytes {
     if measured == Bytes::ZERO {
         return measured;
     }
