@@ -20,6 +20,7 @@
 //! - S2: the node says hold: launches wait until it no longer does.
 //! - S3: the node dies, or nothing moves: the launch goes.
 //! - S4: streams under capture: nothing runs, so nothing is counted as under way.
+//! - S5: chunks whose context is gone never come through: they no longer count when a launch has waited for the limit.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -63,7 +64,7 @@ pub(super) fn pass(
 }
 
 /// Waits for the turn of a launch.
-fn wait(page: &'static Page) {
+fn wait(page: &Page) {
     if may_go(page) {
         return;
     }
@@ -76,12 +77,11 @@ fn wait(page: &'static Page) {
     if is_alone(now) {
         return;
     }
-    while !may_go(page) {
-        let waited = now.saturating_sub(began);
-        if waited < SPIN_NS {
+    while !goes(page, now.saturating_sub(began)) {
+        if now.saturating_sub(began) < SPIN_NS {
             rustix::thread::sched_yield();
         } else {
-            if waited > HOLD_LIMIT_NS || is_alone(now) {
+            if is_alone(now) {
                 break;
             }
             let _ = rustix::thread::nanosleep(&rustix::event::Timespec { tv_sec: 0, tv_nsec: NAP_NS });
@@ -89,6 +89,22 @@ fn wait(page: &'static Page) {
         now = now_ns();
     }
     page.shim.held_ns.fetch_add(now.saturating_sub(began), Ordering::Relaxed);
+}
+
+/// Whether a launch goes that has waited for so long.
+fn goes(page: &Page, waited_ns: u64) -> bool {
+    if may_go(page) {
+        return true;
+    }
+    if waited_ns <= HOLD_LIMIT_NS {
+        return false;
+    }
+    if page.node.hold.load(Ordering::Acquire) == 0 {
+        // Chunks that are not through by now belong to a context that is gone, or run for so long that they need no more
+        // beside them. Should the device still clear their words, that does no harm.
+        page.shim.chunks.iter().for_each(|word| word.store(0, Ordering::Release));
+    }
+    true
 }
 
 fn may_go(page: &Page) -> bool {
@@ -111,5 +127,45 @@ fn mark(page: &'static Page, stream: Stream) {
     Page::fence();
     if page.node.asleep.load(Ordering::Relaxed) != 0 {
         node::ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use partywall_shim_api::page::Mapped;
+
+    use super::*;
+
+    fn page(chunks: u32) -> Mapped {
+        let (page, _file) = Mapped::create(1, 0, 1, None).unwrap();
+        page.node.chunks[0].store(chunks, Ordering::Relaxed);
+        page
+    }
+
+    #[test]
+    fn s1_s2_launches_wait_for_chunks_and_while_they_are_held() {
+        let page = page(2);
+        assert!(goes(&page, 0));
+        for word in [3, 9] {
+            page.shim.chunks[word].store(1, Ordering::Relaxed);
+        }
+        assert!(!goes(&page, HOLD_LIMIT_NS));
+        page.shim.chunks[3].store(0, Ordering::Relaxed);
+        assert!(goes(&page, 0));
+        page.node.hold.store(1, Ordering::Relaxed);
+        assert!(!goes(&page, HOLD_LIMIT_NS));
+    }
+
+    #[test]
+    fn s3_s5_the_limit_ends_every_wait() {
+        let page = page(1);
+        page.shim.chunks[0].store(1, Ordering::Relaxed);
+        page.node.hold.store(1, Ordering::Relaxed);
+        assert!(goes(&page, HOLD_LIMIT_NS + 1), "held for long enough");
+        assert_eq!(page.shim.chunks[0].load(Ordering::Relaxed), 1, "its chunk may be under way all the same");
+        page.node.hold.store(0, Ordering::Relaxed);
+        assert!(!goes(&page, 0));
+        assert!(goes(&page, HOLD_LIMIT_NS + 1));
+        assert!(goes(&page, 0), "a chunk that never comes through counts no longer");
     }
 }
