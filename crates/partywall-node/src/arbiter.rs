@@ -97,9 +97,9 @@ impl CopyOptions {
     }
 }
 
-/// Why a text does not say how copies are decided about.
+/// Why a text does not say how copies or launches are decided about.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CopyOptionsError {
+pub enum OptionsError {
     /// A part that is not known.
     #[error(
         "`{0}` says nothing about copies; write off, or packet=1536KiB, in-flight=2, direct-ls=16MiB, direct-be=64KiB, min-charge=64KiB with commas \
@@ -125,15 +125,15 @@ pub enum CopyOptionsError {
 }
 
 /// The value of a part.
-fn value<T: FromStr<Err: fmt::Display>>(part: &str, text: &str) -> Result<T, CopyOptionsError> {
-    let wrong = |error: T::Err| CopyOptionsError::Value { part: part.to_owned(), reason: error.to_string() };
+fn value<T: FromStr<Err: fmt::Display>>(part: &str, text: &str) -> Result<T, OptionsError> {
+    let wrong = |error: T::Err| OptionsError::Value { part: part.to_owned(), reason: error.to_string() };
     text.parse().map_err(wrong)
 }
 
 impl FromStr for CopyOptions {
-    type Err = CopyOptionsError;
+    type Err = OptionsError;
 
-    fn from_str(text: &str) -> Result<Self, CopyOptionsError> {
+    fn from_str(text: &str) -> Result<Self, OptionsError> {
         let mut options = Self::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             match part.split_once('=') {
@@ -143,7 +143,7 @@ impl FromStr for CopyOptions {
                 Some(("direct-ls", size)) => options.direct_max_ls = value(part, size)?,
                 Some(("direct-be", size)) => options.direct_max_be = value(part, size)?,
                 Some(("min-charge", size)) => options.scheduler.min_charge = value(part, size)?,
-                _ => return Err(CopyOptionsError::Part(part.to_owned())),
+                _ => return Err(OptionsError::Part(part.to_owned())),
             }
         }
         // A packet below what packets are charged for at least is an experiment with small packets, not with charges.

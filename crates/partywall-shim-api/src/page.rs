@@ -153,9 +153,11 @@ pub struct NodeSide {
     pub pace: [AtomicU32; 2],
     /// 1 while neighbours have packets under way, per direction: copies that go straight to the driver are to be announced.
     pub announce: [AtomicU32; 2],
-    /// Chunks of a best-effort process that may be under way at a time, and launches in each; a latency-sensitive process says whether
-    /// it is active while the first is not 0. 0: launches go straight to the driver.
-    pub chunks: [AtomicU32; 2],
+    /// Chunks of a best-effort process that may be under way at a time; a latency-sensitive process says whether it is active while
+    /// this is not 0. 0: launches go straight to the driver.
+    pub chunks_max: AtomicU32,
+    /// Launches in each.
+    pub launches_per_chunk: AtomicU32,
     /// 1 while a best-effort process is to launch nothing: a latency-sensitive neighbour is active.
     pub hold: AtomicU32,
 }

@@ -46,7 +46,7 @@ mod device;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use announce::clear_behind;
+pub(crate) use announce::{clear_behind, take};
 use copier::Desk;
 use cuda::{Gate, Planes, Rows};
 pub(crate) use cuda::{LEGACY, PER_THREAD, is_through};

@@ -29,7 +29,7 @@ pub(crate) fn launch(
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let page = page();
-    if page.node.chunks[0].load(Ordering::Relaxed) == 0 {
+    if page.node.chunks_max.load(Ordering::Relaxed) == 0 {
         return call();
     }
     if page.header.class.load(Ordering::Relaxed) == 0 {

@@ -34,7 +34,7 @@ use partywall_core::tenant::{Class, TenantId};
 use partywall_core::units::{Nanos, SmCount};
 use partywall_shim_api::page::{CHUNKS, Mapped};
 
-use super::{CopyOptionsError, value};
+use super::{OptionsError, value};
 use crate::leases::ProcessId;
 
 #[cfg(test)]
@@ -63,9 +63,9 @@ impl Default for LaunchOptions {
 }
 
 impl FromStr for LaunchOptions {
-    type Err = CopyOptionsError;
+    type Err = OptionsError;
 
-    fn from_str(text: &str) -> Result<Self, CopyOptionsError> {
+    fn from_str(text: &str) -> Result<Self, OptionsError> {
         let mut options = Self { decided: true, ..Self::default() };
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             match part.split_once('=') {
@@ -73,13 +73,13 @@ impl FromStr for LaunchOptions {
                 Some(("chunks", count)) => options.chunks = value(part, count)?,
                 Some(("launches", count)) => options.launches = value(part, count)?,
                 Some(("release", time)) => options.release = value(part, time)?,
-                _ => return Err(CopyOptionsError::Launches(part.to_owned())),
+                _ => return Err(OptionsError::Launches(part.to_owned())),
             }
         }
         let possible = 1..=CHUNKS as u32;
         if !possible.contains(&options.chunks) || options.launches == 0 {
             let reason = format!("chunks are 1 to {CHUNKS}, and launches at least 1");
-            return Err(CopyOptionsError::Value { part: text.to_owned(), reason });
+            return Err(OptionsError::Value { part: text.to_owned(), reason });
         }
         Ok(options)
     }
@@ -92,6 +92,8 @@ struct Process {
     page: Arc<Mapped>,
     /// Latency-sensitive: when it was first seen active; zero while it is not.
     since: Nanos,
+    /// Whether that counts.
+    is_active: bool,
 }
 
 /// Who is active and who holds.
@@ -127,10 +129,13 @@ impl Squeeze {
             return;
         }
         let is_new = !self.tenants().contains_key(&tenant);
-        self.processes.insert(id, Process { tenant, class, page: Arc::clone(page), since: Nanos::ZERO });
+        self.processes.insert(
+            id,
+            Process { tenant, class, page: Arc::clone(page), since: Nanos::ZERO, is_active: false },
+        );
         page.node.hold.store(u32::from(self.holding.contains(&tenant)), Ordering::Relaxed);
-        page.node.chunks[1].store(self.options.launches, Ordering::Relaxed);
-        page.node.chunks[0].store(self.options.chunks, Ordering::Release);
+        page.node.launches_per_chunk.store(self.options.launches, Ordering::Relaxed);
+        page.node.chunks_max.store(self.options.chunks, Ordering::Release);
         if is_new {
             self.seat(now);
         }
@@ -139,7 +144,7 @@ impl Squeeze {
     /// A process is gone.
     pub fn remove(&mut self, now: Nanos, id: ProcessId) {
         if let Some(gone) = self.processes.remove(&id)
-            && !self.tenants().contains_key(&gone.tenant)
+            && (gone.is_active || !self.tenants().contains_key(&gone.tenant))
         {
             self.seat(now);
         }
@@ -169,6 +174,8 @@ impl Squeeze {
             .iter()
             .all(|class| tenants.values().any(|other| other == class));
         self.arbiter = if both { SmArbiter::new(&config).ok() } else { None };
+        // It is told with the next look who is active.
+        self.processes.values_mut().for_each(|process| process.is_active = false);
         (self.active, self.wake) = (BTreeSet::new(), None);
         match &mut self.arbiter {
             Some(arbiter) => arbiter.start(now, &mut self.actions),
@@ -181,10 +188,10 @@ impl Squeeze {
     /// Looks who is active. Asks for the time only where it matters; whether there is anything to look for soon.
     pub fn look(&mut self, now: impl Fn() -> Nanos) -> bool {
         let Some(arbiter) = &mut self.arbiter else { return false };
-        let mut active = BTreeSet::new();
-        let mut launching = false;
+        let (mut changed, mut launching) = (false, false);
         for process in self.processes.values_mut() {
             let shim = &process.page.shim;
+            let mut is_active = false;
             match process.class {
                 Class::BestEffort => {
                     launching |= shim.chunks.iter().any(|word| word.load(Ordering::Relaxed) != 0);
@@ -197,15 +204,16 @@ impl Squeeze {
                     if process.since == Nanos::ZERO {
                         process.since = now;
                     }
-                    if now.saturating_sub(process.since) < LIMIT {
-                        active.insert(process.tenant);
-                    }
+                    is_active = now.saturating_sub(process.since) < LIMIT;
                 }
             }
+            changed |= std::mem::replace(&mut process.is_active, is_active) != is_active;
         }
         let due = self.wake.is_some_and(|at| now() >= at);
-        if active != self.active || due {
+        if changed || due {
             let now = now();
+            let at_work = self.processes.values().filter(|process| process.is_active);
+            let active: BTreeSet<TenantId> = at_work.map(|process| process.tenant).collect();
             for &tenant in active.difference(&self.active) {
                 arbiter.step(now, Event::LsActive { tenant }, &mut self.actions);
             }

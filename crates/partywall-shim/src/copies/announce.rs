@@ -18,7 +18,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use partywall_shim_api::page::{ANNOUNCEMENTS, Page};
+use partywall_shim_api::page::Page;
 
 use super::cuda::{self, Cuda, Gate};
 use super::driver::{Driver as _, Mark, Stream};
@@ -75,16 +75,17 @@ fn announce(page: &'static Page, direction: usize) -> Option<&'static AtomicU32>
     if gate()? != DRIVER.gate {
         return None;
     }
-    let words = &page.shim.announced.0[direction];
-    let first = NEXT.fetch_add(1, Ordering::Relaxed);
-    let word = (0..ANNOUNCEMENTS)
-        .map(|step| &words[(first + step) % ANNOUNCEMENTS])
-        .find(|word| word.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok())?;
-    Page::fence();
-    if page.node.asleep.load(Ordering::Relaxed) != 0 {
-        node::ring();
-    }
+    let word = take(&page.shim.announced.0[direction], &NEXT)?;
+    node::ring();
     Some(word)
+}
+
+/// Takes a free word of some that the device frees. The search begins behind where the last one began.
+pub(crate) fn take<'a>(words: &'a [AtomicU32], next: &AtomicUsize) -> Option<&'a AtomicU32> {
+    let (before, from) = words.split_at(next.fetch_add(1, Ordering::Relaxed) % words.len());
+    let is_taken =
+        |word: &&AtomicU32| word.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    from.iter().chain(before).find(is_taken)
 }
 
 /// Where the device finds a word of the page, for a write in a stream. In one under capture nothing runs now.

@@ -81,7 +81,7 @@ fn is_kept(stream: Stream) -> bool {
     STREAMS.iter().any(|place| {
         let kept = place.load(Ordering::Relaxed);
         let take = || place.compare_exchange(NONE, stream, Ordering::Relaxed, Ordering::Relaxed);
-        kept == stream || (kept == NONE && take().is_ok_and(|_| true))
+        kept == stream || (kept == NONE && take().is_ok())
     })
 }
 

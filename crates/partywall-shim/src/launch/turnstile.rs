@@ -24,10 +24,10 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use partywall_shim_api::page::{CHUNKS, HEARTBEAT_LIMIT_NS, HOLD_LIMIT_NS, Page};
+use partywall_shim_api::page::{HEARTBEAT_LIMIT_NS, HOLD_LIMIT_NS, Page};
 
 use crate::clock::now_ns;
-use crate::copies::{Stream, clear_behind};
+use crate::copies::{Stream, clear_behind, take};
 use crate::node;
 use crate::sys::CUresult;
 
@@ -55,7 +55,7 @@ pub(super) fn pass(
         return result;
     }
     let pending = &PENDING[(stream >> 4 ^ stream >> 12 ^ stream) % STREAMS];
-    let launches = page.node.chunks[1].load(Ordering::Relaxed);
+    let launches = page.node.launches_per_chunk.load(Ordering::Relaxed);
     if is_whole || pending.fetch_add(1, Ordering::Relaxed) + 1 >= launches {
         pending.store(0, Ordering::Relaxed);
         mark(page, stream);
@@ -110,24 +110,17 @@ fn goes(page: &Page, waited_ns: u64) -> bool {
 fn may_go(page: &Page) -> bool {
     let under_way = || page.shim.chunks.iter().filter(|word| word.load(Ordering::Acquire) != 0).count();
     page.node.hold.load(Ordering::Acquire) == 0
-        && under_way() < page.node.chunks[0].load(Ordering::Relaxed) as usize
+        && under_way() < page.node.chunks_max.load(Ordering::Relaxed) as usize
 }
 
 /// Has the device say when it is through with what was launched so far in a stream.
 fn mark(page: &'static Page, stream: Stream) {
-    let first = NEXT.fetch_add(1, Ordering::Relaxed);
-    let word = (0..CHUNKS)
-        .map(|step| &page.shim.chunks[(first + step) % CHUNKS])
-        .find(|word| word.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok());
-    let Some(word) = word else { return };
+    let Some(word) = take(&page.shim.chunks, &NEXT) else { return };
     if !clear_behind(stream, page, word) {
         word.store(0, Ordering::Release);
         return;
     }
-    Page::fence();
-    if page.node.asleep.load(Ordering::Relaxed) != 0 {
-        node::ring();
-    }
+    node::ring();
 }
 
 #[cfg(test)]
@@ -138,7 +131,7 @@ mod tests {
 
     fn page(chunks: u32) -> Mapped {
         let (page, _file) = Mapped::create(1, 0, 1, None).unwrap();
-        page.node.chunks[0].store(chunks, Ordering::Relaxed);
+        page.node.chunks_max.store(chunks, Ordering::Relaxed);
         page
     }
 

@@ -212,16 +212,19 @@ unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult 
     released(device, unsafe { real::cuDevicePrimaryCtxRelease_v2(device) })
 }
 
-unsafe extern "C" fn cuDevicePrimaryCtxReset(device: CUdevice) -> CUresult {
+/// Resets a primary context through `call`; what stands before it goes first.
+fn reset(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
     let primary = primary(device);
     sms::primary_resets(primary);
+    destroy(primary, call)
+}
+
+unsafe extern "C" fn cuDevicePrimaryCtxReset(device: CUdevice) -> CUresult {
     // SAFETY: the argument is the program's, passed on as it is.
-    destroy(primary, || unsafe { real::cuDevicePrimaryCtxReset(device) })
+    reset(device, || unsafe { real::cuDevicePrimaryCtxReset(device) })
 }
 
 unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
-    let primary = primary(device);
-    sms::primary_resets(primary);
     // SAFETY: the argument is the program's, passed on as it is.
-    destroy(primary, || unsafe { real::cuDevicePrimaryCtxReset_v2(device) })
+    reset(device, || unsafe { real::cuDevicePrimaryCtxReset_v2(device) })
 }

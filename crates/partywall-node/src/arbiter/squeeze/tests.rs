@@ -49,7 +49,9 @@ impl Scene {
 #[test]
 fn s1_best_effort_holds_while_a_request_runs() {
     let mut scene = Scene::new(&[LS, BE, BE]);
-    assert_eq!(scene.pages[1].node.chunks.each_ref().map(|word| word.load(Ordering::Relaxed)), [2, 4]);
+    let node = &scene.pages[1].node;
+    let told = [&node.chunks_max, &node.launches_per_chunk].map(|word| word.load(Ordering::Relaxed));
+    assert_eq!(told, [2, 4]);
     assert_eq!(scene.holds(), [false; 3]);
     scene.active(0, true);
     assert_eq!(scene.holds(), [false, true, true]);
@@ -105,6 +107,19 @@ fn s4_processes_come_and_go() {
     scene.squeeze.remove(scene.now, ProcessId(1));
     scene.squeeze.remove(scene.now, ProcessId(2));
     assert!(!scene.later(Nanos::from_millis(1)));
+}
+
+#[test]
+fn s4_a_tenant_is_idle_when_its_active_process_has_gone() {
+    let mut scene = Scene::new(&[LS, BE]);
+    let sibling = Arc::new(Mapped::create(1, 0, 0, None).unwrap().0);
+    scene.squeeze.add(scene.now, ProcessId(9), TenantId(0), LS, &sibling);
+    sibling.shim.active.store(1, Ordering::Relaxed);
+    scene.later(Nanos(0));
+    assert_eq!(scene.holds(), [false, true]);
+    scene.squeeze.remove(scene.now, ProcessId(9));
+    scene.later(Nanos::from_millis(1));
+    assert_eq!(scene.holds(), [false; 2]);
 }
 
 #[test]
