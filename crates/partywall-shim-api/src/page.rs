@@ -32,7 +32,7 @@ use crate::{Error, VERSION};
 mod tests;
 
 /// Bytes of a page, on every machine: larger hardware pages are mapped in part.
-pub const PAGE_BYTES: usize = 4096;
+pub const PAGE_BYTES: usize = 8192;
 
 /// The first eight bytes of a page: "partywal" read as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"partywal");
@@ -43,6 +43,9 @@ pub const MEMORY_PATHS: usize = 10;
 /// Copies that go straight to the driver and can be announced at the same time, per direction. A copy beyond them is not
 /// announced: it may wait for the turn of a neighbour's packets, a millisecond.
 pub const ANNOUNCEMENTS: usize = 16;
+
+/// Requests whose times are kept for the node to read: it looks every 20 ms.
+pub const REQUESTS: usize = 256;
 
 /// Chunks of launches that can be under way at the same time. What is launched beyond them is not bounded by chunks.
 pub const CHUNKS: usize = 16;
@@ -156,8 +159,10 @@ pub struct NodeSide {
     /// Chunks of a best-effort process that may be under way at a time; a latency-sensitive process says whether it is active while
     /// this is not 0. 0: launches go straight to the driver.
     pub chunks_max: AtomicU32,
-    /// Launches in each.
+    /// Launches in each at most.
     pub launches_per_chunk: AtomicU32,
+    /// How long the device is to be busy with a chunk: the shim puts as many launches in one, and at least one.
+    pub chunk_ns: AtomicU32,
     /// 1 while a best-effort process is to launch nothing: a latency-sensitive neighbour is active.
     pub hold: AtomicU32,
 }
@@ -224,6 +229,38 @@ pub struct ShimSide {
     pub active: AtomicU32,
     /// Time that launches were held, summed up over threads.
     pub held_ns: AtomicU64,
+    /// The longest that the device was busy with a chunk of one launch since the node last stored 0 here.
+    pub longest_launch_ns: AtomicU64,
+    /// Graphs that are launched piece by piece, and such that cannot be, each of which is a chunk.
+    pub graphs_cut: AtomicU32,
+    /// See [`ShimSide::graphs_cut`].
+    pub graphs_whole: AtomicU32,
+    /// Requests of a latency-sensitive process, while [`NodeSide::chunks_max`] is not 0.
+    pub requests: Requests,
+}
+
+/// What a latency-sensitive process's requests took: from the first launch after it was drained to when it was drained again. The last
+/// [`REQUESTS`] of them are there; a slot is `number % REQUESTS`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Requests {
+    /// How many there have been. Raised after the slot is written.
+    pub count: AtomicU64,
+    /// Of these, how many were not one request: the program waited for something in between and was not drained, so that the times of
+    /// several requests overlap and none is known.
+    pub overlapping: AtomicU64,
+    /// When each ended, and what it took.
+    pub times: [RequestTime; REQUESTS],
+}
+
+/// When a request ended and what it took.
+#[derive(Debug)]
+#[repr(C)]
+pub struct RequestTime {
+    /// End, by CLOCK_MONOTONIC.
+    pub end_ns: AtomicU64,
+    /// Service time.
+    pub took_ns: AtomicU64,
 }
 
 /// A word for each announced copy, per direction: 0 free, otherwise 1. The process takes a free word; the device itself frees it, by a stream memory operation behind the copy, so that nobody has to wait for that.
@@ -387,7 +424,7 @@ impl Deref for Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: the mapping was made in `map_file` with this address and length, and references into it cannot outlive
-        // `self`. That unmapping fails would leave 4 KiB mapped; nothing else follows.
+        // `self`. That unmapping fails would leave it mapped; nothing else follows.
         let _ = unsafe { munmap(self.address.as_ptr().cast(), PAGE_BYTES) };
     }
 }

@@ -4,8 +4,8 @@ use super::*;
 
 /// Whoever changes this changes [`VERSION`]: a shim of yesterday may be running inside a tenant.
 #[test]
-fn the_layout_is_that_of_version_3() {
-    assert_eq!(VERSION, 3);
+fn the_layout_is_that_of_version_4() {
+    assert_eq!(VERSION, 4);
     let at = [
         ("header", offset_of!(Page, header), 0),
         ("header.version", offset_of!(Page, header.version), 8),
@@ -23,7 +23,8 @@ fn the_layout_is_that_of_version_3() {
         ("node.announce", offset_of!(Page, node.announce), 152),
         ("node.chunks_max", offset_of!(Page, node.chunks_max), 160),
         ("node.launches_per_chunk", offset_of!(Page, node.launches_per_chunk), 164),
-        ("node.hold", offset_of!(Page, node.hold), 168),
+        ("node.chunk_ns", offset_of!(Page, node.chunk_ns), 168),
+        ("node.hold", offset_of!(Page, node.hold), 172),
         ("shim", offset_of!(Page, shim), 192),
         ("shim.copies", offset_of!(Page, shim.0.copies), 208),
         ("shim.launches", offset_of!(Page, shim.0.launches), 320),
@@ -33,11 +34,15 @@ fn the_layout_is_that_of_version_3() {
         ("shim.announced", offset_of!(Page, shim.0.announced), 512),
         ("shim.chunks", offset_of!(Page, shim.0.chunks), 640),
         ("shim.active", offset_of!(Page, shim.0.active), 704),
+        ("shim.longest_launch_ns", offset_of!(Page, shim.0.longest_launch_ns), 720),
+        ("shim.graphs_whole", offset_of!(Page, shim.0.graphs_whole), 732),
+        ("shim.requests", offset_of!(Page, shim.0.requests), 736),
+        ("shim.requests.times", offset_of!(Page, shim.0.requests.times), 752),
     ];
     for (name, found, expected) in at {
         assert_eq!(found, expected, "{name}");
     }
-    assert_eq!(size_of::<Page>(), 768);
+    assert_eq!(size_of::<Page>(), 4864);
 }
 
 #[test]
@@ -84,10 +89,10 @@ fn what_is_no_page_of_this_version_is_refused() {
     let (page, file) = Mapped::create(1, 1, 0, None).unwrap();
     page.header.version.store(VERSION + 1, Ordering::Relaxed);
     let message = Mapped::open(&file).unwrap_err().to_string();
-    assert!(message.contains("version 3") && message.contains("one version of Partywall"), "{message}");
+    assert!(message.contains("version 4") && message.contains("one version of Partywall"), "{message}");
     let short = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();
     let message = Mapped::open(&short).unwrap_err().to_string();
-    assert!(message.contains("0 bytes") && message.contains("4096 bytes, sealed"), "{message}");
+    assert!(message.contains("0 bytes") && message.contains("8192 bytes, sealed"), "{message}");
 }
 
 #[test]

@@ -241,7 +241,8 @@ impl Stream {
                 let _ = stream.wait(process, *number);
                 ready = ready.max(stream.lock().time);
             }
-            let end = match process.check() {
+            let is_signal = matches!(entry.operation, Operation::Record(_) | Operation::RecordAgain(_));
+            let run = |ready| match process.check() {
                 Ok(()) => run::run(process, &entry.operation, ready).unwrap_or_else(|code| {
                     process.raise(code);
                     run::abandon(&entry.operation, code);
@@ -252,7 +253,12 @@ impl Stream {
                     ready
                 }
             };
+            let end = if is_signal { ready } else { run(ready) };
             let mut queue = self.lock();
+            if is_signal {
+                // Who hears of the event finds the stream as far, and the other way round. Recording takes no time.
+                run(ready);
+            }
             queue.time = end;
             queue.completed = entry.number;
             queue.entries.pop_front();

@@ -8,7 +8,7 @@ use partywall_core::tenant::{Class, TenantId};
 use partywall_core::units::Nanos;
 use partywall_node::arbiter::squeeze::LaunchOptions;
 
-use crate::bench::{Machine, beside, quantile_ms};
+use crate::bench::{Machine, beside};
 
 const LS: Class = Class::LatencySensitive;
 const BE: Class = Class::BestEffort;
@@ -21,22 +21,25 @@ const PAUSE_NS: u64 = 20_000_000;
 /// A machine of two cores that does other things as well.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Times of requests say little on a machine that does other things as well; that the neighbour stood back for them can be counted.
 #[test]
-fn a_request_waits_for_little_of_what_a_neighbour_launches() {
-    let mut p50 = Vec::new();
+fn a_neighbour_stands_back_while_a_request_is_at_work() {
     for decided in [false, true] {
         let machine = Machine::new(&format!("launches-{decided}"));
         let mut node = machine.deciding(LaunchOptions { decided, ..LaunchOptions::default() });
-        let request = node.tenant("request", LS, 8, REQUEST);
+        let request = node.tenant("request", LS, 8, LONG);
         let greedy = node.tenant("greedy", BE, 1, STORM);
         let with = beside(vec![(request, PAUSE_NS), (greedy, 0)], TIME);
-        p50.push(quantile_ms(&with[0], 0.5));
+        let busy = Nanos(with[0].iter().map(|(start, end)| end - start).sum());
         assert!(!with[1].is_empty(), "the neighbour goes on");
-        let held: Vec<Nanos> = (1..=2).map(|id| node.view(TenantId(id)).held_ns).collect();
-        assert_eq!((held[0], held[1] > Nanos::ZERO), (Nanos::ZERO, decided), "{held:?}");
+        let [request, greedy] = [1, 2].map(|id| node.view(TenantId(id)).held_ns);
+        assert_eq!(request, Nanos::ZERO);
+        if decided {
+            assert!(greedy > Nanos(busy.0 / 2), "held for {greedy} of {busy}");
+        } else {
+            assert_eq!(greedy, Nanos::ZERO);
+        }
     }
-    eprintln!("p50 {} ms without, {} ms with", p50[0], p50[1]);
-    assert!(p50[1] < p50[0], "{p50:?}");
 }
 
 /// It has said that it is at work, and cannot take that back.
