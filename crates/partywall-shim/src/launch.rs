@@ -14,6 +14,7 @@ use crate::process::page;
 use crate::sys::{CUfunction, CUresult, CUstream};
 
 pub(crate) mod busy;
+mod chunks;
 mod turnstile;
 
 /// In a child after `fork`.

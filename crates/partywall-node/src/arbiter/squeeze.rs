@@ -43,14 +43,16 @@ mod tests;
 /// How long a process can be active at a time.
 pub const LIMIT: Nanos = Nanos::from_millis(500);
 
-/// Whether launches are decided about, and how, as in `chunks=2,launches=4,release=50us`, each part optional, or `off`.
+/// Whether launches are decided about, and how, as in `chunks=2,chunk=100us,launches=16,release=50us`, each part optional, or `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaunchOptions {
     /// Whether they are at all; otherwise they go straight to the driver, and are counted.
     pub decided: bool,
     /// Chunks of a best-effort process on the device at a time: two, so that the device finds the next one there.
     pub chunks: u32,
-    /// Launches in a chunk. A mark behind each costs the device some microseconds.
+    /// How long the device is to be busy with a chunk. Zero: only the number of launches bounds it.
+    pub chunk: Nanos,
+    /// Launches in a chunk at most. A mark behind each costs the device some microseconds.
     pub launches: u32,
     /// How long latency-sensitive tenants must have been idle before best-effort ones go on.
     pub release: Nanos,
@@ -58,7 +60,13 @@ pub struct LaunchOptions {
 
 impl Default for LaunchOptions {
     fn default() -> Self {
-        Self { decided: false, chunks: 2, launches: 4, release: Nanos::from_micros(50) }
+        Self {
+            decided: false,
+            chunks: 2,
+            chunk: Nanos::from_micros(100),
+            launches: 16,
+            release: Nanos::from_micros(50),
+        }
     }
 }
 
@@ -71,6 +79,7 @@ impl FromStr for LaunchOptions {
             match part.split_once('=') {
                 None if part == "off" => options.decided = false,
                 Some(("chunks", count)) => options.chunks = value(part, count)?,
+                Some(("chunk", time)) => options.chunk = value(part, time)?,
                 Some(("launches", count)) => options.launches = value(part, count)?,
                 Some(("release", time)) => options.release = value(part, time)?,
                 _ => return Err(OptionsError::Launches(part.to_owned())),
@@ -79,6 +88,10 @@ impl FromStr for LaunchOptions {
         let possible = 1..=CHUNKS as u32;
         if !possible.contains(&options.chunks) || options.launches == 0 {
             let reason = format!("chunks are 1 to {CHUNKS}, and launches at least 1");
+            return Err(OptionsError::Value { part: text.to_owned(), reason });
+        }
+        if u32::try_from(options.chunk.0).is_err() {
+            let reason = "a chunk is at most 4 s, and 0us for no bound".to_owned();
             return Err(OptionsError::Value { part: text.to_owned(), reason });
         }
         Ok(options)
@@ -135,6 +148,7 @@ impl Squeeze {
         );
         page.node.hold.store(u32::from(self.holding.contains(&tenant)), Ordering::Relaxed);
         page.node.launches_per_chunk.store(self.options.launches, Ordering::Relaxed);
+        page.node.chunk_ns.store(u32::try_from(self.options.chunk.0).unwrap_or(u32::MAX), Ordering::Relaxed);
         page.node.chunks_max.store(self.options.chunks, Ordering::Release);
         if is_new {
             self.seat(now);

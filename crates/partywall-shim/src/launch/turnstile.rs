@@ -9,7 +9,8 @@
 //!
 //! Launches of a stream are counted into *chunks* of a few. Behind each chunk the device clears a word of the page, and a launch
 //! waits while as many chunks are under way as the node allows, or while the node says *hold*. So little is ever queued, and the
-//! device still has the next chunk when it is through with one. A graph is a chunk of its own.
+//! device still has the next chunk when it is through with one. How many launches make a chunk follows from what chunks take
+//! ([`super::chunks`]). A graph that is launched as a whole is a chunk of its own.
 //!
 //! Waiting is safe from the outside and from the inside: it ends when the node is gone, and in any case after [`HOLD_LIMIT_NS`], because a
 //! program may have two threads of which one launches what the other one's kernel waits for.
@@ -22,18 +23,44 @@
 //! - S4: streams under capture: nothing runs, so nothing is counted as under way.
 //! - S5: chunks whose context is gone never come through: they no longer count when a launch has waited for the limit.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use partywall_shim_api::page::{HEARTBEAT_LIMIT_NS, HOLD_LIMIT_NS, Page};
 
+use super::chunks::{Chunk, Chunks, STREAMS, Took, counter};
 use crate::clock::now_ns;
 use crate::copies::{Stream, clear_behind, take};
 use crate::node;
 use crate::sys::CUresult;
 
-/// Launches since the last mark, by stream. Streams may share a counter: a chunk is then of both, and ends in one of them.
-static PENDING: [AtomicU32; STREAMS] = [const { AtomicU32::new(0) }; STREAMS];
-const STREAMS: usize = 64;
+/// What is counted of a stream. Streams may share a counter: a chunk is then of both, and ends in one of them.
+struct Counter {
+    /// Launches since the last mark.
+    pending: AtomicU32,
+    /// Before the first of them.
+    began_ns: AtomicU64,
+    /// Chunks so far.
+    chunks: AtomicU32,
+    /// How many make a chunk. 0, as it begins, is one: until something is known of them, launches may be long.
+    size: AtomicU32,
+}
+
+static COUNTERS: [Counter; STREAMS] = [const {
+    Counter {
+        pending: AtomicU32::new(0),
+        began_ns: AtomicU64::new(0),
+        chunks: AtomicU32::new(0),
+        size: AtomicU32::new(0),
+    }
+}; STREAMS];
+
+/// What is known of chunks. Nobody waits for it: who does not get it looks later, or leaves a bit in [`LOST`].
+static CHUNKS: Mutex<Chunks> = Mutex::new(Chunks::new());
+
+/// Words of chunks that are not entered there.
+static LOST: AtomicU32 = AtomicU32::new(0);
 
 /// Where the search for a free word begins.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -50,17 +77,31 @@ pub(super) fn pass(
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
     wait(page);
+    let counter = &COUNTERS[counter(stream)];
+    if counter.pending.load(Ordering::Relaxed) == 0 {
+        counter.began_ns.store(now_ns(), Ordering::Relaxed);
+    }
     let result = call();
     if result != CUresult::SUCCESS {
         return result;
     }
-    let pending = &PENDING[(stream >> 4 ^ stream >> 12 ^ stream) % STREAMS];
-    let launches = page.node.launches_per_chunk.load(Ordering::Relaxed);
-    if is_whole || pending.fetch_add(1, Ordering::Relaxed) + 1 >= launches {
-        pending.store(0, Ordering::Relaxed);
-        mark(page, stream);
+    let pending = counter.pending.fetch_add(1, Ordering::Relaxed) + 1;
+    if is_whole || pending >= size(page, counter) {
+        let launches = counter.pending.swap(0, Ordering::Relaxed).max(1);
+        let began_ns = counter.began_ns.load(Ordering::Relaxed);
+        let number = counter.chunks.fetch_add(1, Ordering::Relaxed);
+        mark(page, Chunk { stream, number, launches, is_whole, began_ns, marked_ns: now_ns() });
     }
     result
+}
+
+/// How many launches make a chunk now.
+fn size(page: &Page, counter: &Counter) -> u32 {
+    let most = page.node.launches_per_chunk.load(Ordering::Relaxed);
+    if page.node.chunk_ns.load(Ordering::Relaxed) == 0 {
+        return most;
+    }
+    counter.size.load(Ordering::Relaxed).clamp(1, most.max(1))
 }
 
 /// Waits for the turn of a launch.
@@ -78,6 +119,7 @@ fn wait(page: &Page) {
         return;
     }
     while !goes(page, now.saturating_sub(began)) {
+        look(page);
         if now.saturating_sub(began) < SPIN_NS {
             rustix::thread::sched_yield();
         } else {
@@ -102,6 +144,7 @@ fn goes(page: &Page, waited_ns: u64) -> bool {
     if page.node.hold.load(Ordering::Acquire) == 0 {
         // Chunks that are not through by now belong to a context that is gone, or run for so long that they need no more
         // beside them. Should the device still clear their words, that does no harm.
+        LOST.store(u32::MAX, Ordering::Relaxed);
         page.shim.chunks.iter().for_each(|word| word.store(0, Ordering::Release));
     }
     true
@@ -113,14 +156,65 @@ fn may_go(page: &Page) -> bool {
         && under_way() < page.node.chunks_max.load(Ordering::Relaxed) as usize
 }
 
-/// Has the device say when it is through with what was launched so far in a stream.
-fn mark(page: &'static Page, stream: Stream) {
-    let Some(word) = take(&page.shim.chunks, &NEXT) else { return };
-    if !clear_behind(stream, page, word) {
+/// Has the device say when it is through with a chunk.
+fn mark(page: &'static Page, chunk: Chunk) {
+    look(page);
+    let words = &page.shim.chunks;
+    let Some(word) = take(words, &NEXT) else { return };
+    let number = words.iter().position(|one| ptr::eq(one, word)).unwrap_or(words.len());
+    match chunks() {
+        Some(mut chunks) => chunks.mark(number, chunk),
+        None => lose(number),
+    }
+    if !clear_behind(chunk.stream, page, word) {
+        lose(number);
         word.store(0, Ordering::Release);
         return;
     }
     node::ring();
+}
+
+fn lose(word: usize) {
+    LOST.fetch_or(1_u32.unbounded_shl(word as u32), Ordering::Relaxed);
+}
+
+/// What is known of chunks, unless another thread is at it.
+fn chunks() -> Option<MutexGuard<'static, Chunks>> {
+    let mut chunks = match CHUNKS.try_lock() {
+        Ok(chunks) => chunks,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    let lost = LOST.swap(0, Ordering::Relaxed);
+    if lost != 0 {
+        chunks.forget(lost);
+    }
+    Some(chunks)
+}
+
+/// Looks which chunks are through.
+fn look(page: &Page) {
+    let Some(mut chunks) = chunks() else { return };
+    let before = now_ns();
+    if page.node.hold.load(Ordering::Relaxed) != 0 {
+        chunks.hold(before);
+    }
+    let words = page.shim.chunks.iter().enumerate();
+    let taken = words.filter(|(_, word)| word.load(Ordering::Acquire) != 0);
+    let taken = taken.fold(0, |taken, (number, _)| taken | 1 << number);
+    chunks.look(before, taken, now_ns(), |took| learn(page, &took));
+}
+
+/// What follows from what a chunk took.
+fn learn(page: &Page, took: &Took) {
+    if let Some(ns) = took.of_one() {
+        page.shim.longest_launch_ns.fetch_max(ns, Ordering::Relaxed);
+    }
+    let counter = &COUNTERS[counter(took.chunk.stream)];
+    let target_ns = page.node.chunk_ns.load(Ordering::Relaxed);
+    let most = page.node.launches_per_chunk.load(Ordering::Relaxed);
+    let size = took.next(counter.size.load(Ordering::Relaxed), u64::from(target_ns), most);
+    counter.size.store(size, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -155,12 +155,12 @@ fn update(on: u64, nodes: In<u64>, count: usize, flags: u32) -> Result<(), Code>
         capture.last.clear();
     }
     for handle in nodes.list(count)? {
-        let node = process.objects.nodes.get(handle)?;
-        if !node.graph.upgrade().is_some_and(|graph| Arc::ptr_eq(&graph, &capture.session.graph)) {
+        let (graph, index) = super::graphs::node_of(process, handle)?;
+        if !Arc::ptr_eq(&graph, &capture.session.graph) {
             return Err(Code::INVALID_VALUE);
         }
-        if !capture.last.contains(&node.index) {
-            capture.last.push(node.index);
+        if !capture.last.contains(&index) {
+            capture.last.push(index);
         }
     }
     stream.set_capture(Some(capture));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::abi::{
     AllocationNode, Copy3D, FillNode, HostNode, In, KernelNode, KernelNodeV1, MemoryOperation, Out,
 };
-use crate::api::graphs::{indices, name_nodes, node_of};
+use crate::api::graphs::{indices, name_node, node_of};
 use crate::api::launches::{Shape, made};
 use crate::api::ready;
 use crate::engine::graph::{Node, kind};
@@ -78,13 +78,27 @@ api! {
         add(place, graph, (after, count), kind::HOST, host(&node.get()?)?)
     }
 
+    fn cuGraphKernelNodeGetAttribute(node: u64, attribute: u32, place: Out<[u8; 64]>) {
+        const CARVEOUT: u32 = 14;
+        let (graph, index) = node_of(ready()?, node)?;
+        if graph.nodes()[index].kind != kind::KERNEL || attribute > CARVEOUT {
+            return Err(Code::INVALID_VALUE);
+        }
+        // Nothing of a launch's attributes is kept here: each is as if it had not been set.
+        place.set([0; 64])
+    }
+
     fn cuGraphExecHostNodeSetParams(exec: u64, node: u64, parameters: In<HostNode>) {
         ready()?.objects.execs.get(exec)?.set(node, host(&parameters.get()?)?)
     }
 
     fn cuGraphAddChildGraphNode(place: Out<u64>, graph: u64, after: In<u64>, count: usize, child: u64) {
-        let child = ready()?.objects.graphs.get(child)?.ordered()?;
-        add(place, graph, (after, count), kind::GRAPH, Operation::Graph(Arc::new(child)))
+        // The node has a copy of its own.
+        let child = ready()?.objects.graphs.get(child)?.clone_nodes();
+        add(place, graph, (after, count), kind::GRAPH, Operation::Graph(Arc::new(child.ordered()?)))?;
+        let (graph, index) = node_of(ready()?, place.get()?)?;
+        graph.nodes()[index].child = Some(child);
+        Ok(())
     }
 
     fn cuGraphAddEventRecordNode(place: Out<u64>, graph: u64, after: In<u64>, count: usize, event: u64) {
@@ -100,13 +114,7 @@ api! {
     fn cuGraphAddBatchMemOpNode(place: Out<u64>, graph: u64, after: In<u64>, count: usize, node: In<Batch>) {
         let process = ready()?;
         let operations = super::memory_operations::list_of(process, &node.get()?)?;
-        let child = operations.into_iter().map(|operation| Node {
-            handle: 0,
-            kind: kind::MEMORY_OPERATION,
-            operation,
-            after: Vec::new(),
-            memory: (0, 0),
-        });
+        let child = operations.into_iter().map(|operation| Node::new(kind::MEMORY_OPERATION, operation, &[]));
         add(place, graph, (after, count), kind::MEMORY_OPERATION, Operation::Graph(Arc::new(child.collect())))
     }
 
@@ -162,7 +170,9 @@ fn add(
         return Err(Code::INVALID_VALUE);
     }
     let index = graph.add(kind, operation, &after);
-    place.set(name_nodes(process, &graph)[index])
+    let handle = graph.nodes()[index].handle;
+    name_node(process, &graph, handle);
+    place.set(handle)
 }
 
 fn set(node: u64, kind: u32, operation: Operation) -> Result<(), Code> {

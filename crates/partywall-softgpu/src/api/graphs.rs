@@ -33,9 +33,41 @@ api! {
 
     fn cuGraphClone(place: Out<u64>, graph: u64) {
         let process = ready()?;
-        let clone = process.objects.graphs.get(graph)?.clone_nodes();
+        let graph = process.objects.graphs.get(graph)?;
+        if graph.has_memory() {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let clone = graph.clone_nodes();
         place.set(clone.handle)?;
         process.objects.graphs.put(clone.handle, clone);
+        Ok(())
+    }
+
+    fn cuGraphNodeFindInClone(place: Out<u64>, original: u64, clone: u64) {
+        let process = ready()?;
+        let clone = process.objects.graphs.get(clone)?;
+        let found = clone.nodes().iter().find(|node| node.origin == Some(original)).map(|node| node.handle);
+        let found = found.ok_or(Code::INVALID_VALUE)?;
+        name_node(process, &clone, found);
+        place.set(found)
+    }
+
+    fn cuGraphDestroyNode(node: u64) {
+        let process = ready()?;
+        let (graph, index) = node_of(process, node)?;
+        if graph.has_memory() {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        graph.remove(index);
+        process.objects.nodes.remove(node).map(drop)
+    }
+
+    fn cuGraphChildGraphNodeGetGraph(node: u64, place: Out<u64>) {
+        let process = ready()?;
+        let (graph, index) = node_of(process, node)?;
+        let child = graph.nodes()[index].child.clone().ok_or(Code::INVALID_VALUE)?;
+        place.set(child.handle)?;
+        process.objects.graphs.put(child.handle, child);
         Ok(())
     }
 
@@ -55,11 +87,11 @@ api! {
     }
 
     fn cuGraphGetEdges(graph: u64, from: Out<u64>, to: Out<u64>, count: Out<usize>) {
-        edges(graph, from, to, count)
+        edges(graph, from, to, Out::from_address(0), count)
     }
 
-    fn cuGraphGetEdges_v2(graph: u64, from: Out<u64>, to: Out<u64>, _data: u64, count: Out<usize>) {
-        edges(graph, from, to, count)
+    fn cuGraphGetEdges_v2(graph: u64, from: Out<u64>, to: Out<u64>, data: Out<u64>, count: Out<usize>) {
+        edges(graph, from, to, data, count)
     }
 
     fn cuGraphNodeGetType(node: u64, kind: Out<u32>) {
@@ -149,19 +181,24 @@ api! {
     }
 }
 
+/// Makes a node known under its handle.
+pub(super) fn name_node(process: &Process, graph: &Arc<Graph>, handle: u64) {
+    process.objects.nodes.put(handle, Arc::new(NodeName { graph: Arc::downgrade(graph) }));
+}
+
 /// Makes the nodes of a graph known under their handles; these in the order of the nodes.
 pub(super) fn name_nodes(process: &Process, graph: &Arc<Graph>) -> Vec<u64> {
     let handles: Vec<u64> = graph.nodes().iter().map(|node| node.handle).collect();
-    for (index, handle) in handles.iter().enumerate() {
-        process.objects.nodes.put(*handle, Arc::new(NodeName { graph: Arc::downgrade(graph), index }));
-    }
+    handles.iter().for_each(|handle| name_node(process, graph, *handle));
     handles
 }
 
 /// The graph of a node, and its place there.
 pub(super) fn node_of(process: &Process, node: u64) -> Result<(Arc<Graph>, NodeIndex), Code> {
     let name = process.objects.nodes.get(node)?;
-    Ok((name.graph.upgrade().ok_or(Code::INVALID_HANDLE)?, name.index))
+    let graph = name.graph.upgrade().ok_or(Code::INVALID_HANDLE)?;
+    let index = graph.place_of(node).ok_or(Code::INVALID_HANDLE)?;
+    Ok((graph, index))
 }
 
 /// The places of nodes that are all of one graph.
@@ -191,7 +228,8 @@ fn list(handles: &[u64], places: Out<u64>, count: Out<usize>) -> Result<(), Code
     count.set(handles.len().min(room))
 }
 
-fn edges(graph: u64, from: Out<u64>, to: Out<u64>, count: Out<usize>) -> Result<(), Code> {
+/// Edges with their data of eight bytes each, which is all zeros here: the later comes after the whole of the earlier.
+fn edges(graph: u64, from: Out<u64>, to: Out<u64>, data: Out<u64>, count: Out<usize>) -> Result<(), Code> {
     let process = ready()?;
     let graph = process.objects.graphs.get(graph)?;
     let handles = name_nodes(process, &graph);
@@ -205,6 +243,10 @@ fn edges(graph: u64, from: Out<u64>, to: Out<u64>, count: Out<usize>) -> Result<
     if !from.is_null() {
         let room = count.get()?;
         list(&ends, to, count)?;
+        if !data.is_null() {
+            count.set(room)?;
+            list(&vec![0; ends.len()], data, count)?;
+        }
         count.set(room)?;
     }
     list(&begins, from, count)

@@ -22,6 +22,18 @@ pub(crate) struct Node {
     pub(crate) after: Vec<NodeIndex>,
     /// For allocations: the address and size.
     pub(crate) memory: (u64, u64),
+    /// For graphs within the graph: what it was given, as a graph of its own that can be looked at.
+    pub(crate) child: Option<Arc<Graph>>,
+    /// The node that it was cloned from.
+    pub(crate) origin: Option<u64>,
+}
+
+impl Node {
+    /// A node that comes after those of these places.
+    pub(crate) fn new(kind: u32, operation: Operation, after: &[NodeIndex]) -> Self {
+        let handle = crate::objects::number();
+        Self { handle, kind, operation, after: after.to_vec(), memory: (0, 0), child: None, origin: None }
+    }
 }
 
 /// `CUgraphNodeType`, as far as graphs here have them.
@@ -49,7 +61,6 @@ pub(crate) struct Graph {
 /// What a node handle stands for.
 pub(crate) struct NodeName {
     pub(crate) graph: Weak<Graph>,
-    pub(crate) index: NodeIndex,
 }
 
 /// Memory that belongs to a graph and to what was made ready from it.
@@ -84,8 +95,7 @@ impl Graph {
     /// Adds a node.
     pub(crate) fn add(&self, kind: u32, operation: Operation, after: &[NodeIndex]) -> NodeIndex {
         let mut nodes = self.nodes();
-        let handle = crate::objects::number();
-        nodes.push(Node { handle, kind, operation, after: after.to_vec(), memory: (0, 0) });
+        nodes.push(Node::new(kind, operation, after));
         nodes.len() - 1
     }
 
@@ -98,21 +108,46 @@ impl Graph {
         self.memory.0.lock().unwrap_or_else(PoisonError::into_inner).push((pool, address));
     }
 
+    /// The place of a node.
+    pub(crate) fn place_of(&self, handle: u64) -> Option<NodeIndex> {
+        self.nodes().iter().position(|node| node.handle == handle)
+    }
+
+    /// Whether it has memory of its own, or a graph within it has.
+    pub(crate) fn has_memory(&self) -> bool {
+        let has = |node: &Node| {
+            matches!(node.kind, kind::ALLOCATE | kind::FREE)
+                || node.child.as_ref().is_some_and(|child| child.has_memory())
+        };
+        self.nodes().iter().any(has)
+    }
+
+    /// Takes a node out, with what others waited for because of it.
+    pub(crate) fn remove(&self, gone: NodeIndex) {
+        let mut nodes = self.nodes();
+        nodes.remove(gone);
+        for node in nodes.iter_mut() {
+            node.after.retain(|before| *before != gone);
+            node.after.iter_mut().filter(|before| **before > gone).for_each(|before| *before -= 1);
+        }
+    }
+
     /// The nodes in an order that fits their dependencies.
     pub(crate) fn ordered(&self) -> Result<Vec<Node>, Code> {
         let nodes = self.nodes();
         let mut waits: Vec<usize> = nodes.iter().map(|node| node.after.len()).collect();
+        let mut later: Vec<Vec<NodeIndex>> = vec![Vec::new(); nodes.len()];
+        for (index, node) in nodes.iter().enumerate() {
+            node.after.iter().for_each(|before| later[*before].push(index));
+        }
         let mut ready: Vec<NodeIndex> = (0..nodes.len()).rev().filter(|index| waits[*index] == 0).collect();
         let mut ordered = Vec::with_capacity(nodes.len());
         while let Some(index) = ready.pop() {
             ordered.push(nodes[index].clone());
-            for (later, node) in nodes.iter().enumerate().rev() {
-                let edges = node.after.iter().filter(|before| **before == index).count();
-                if edges > 0 {
-                    waits[later] -= edges;
-                    if waits[later] == 0 {
-                        ready.push(later);
-                    }
+            for &next in later[index].iter().rev() {
+                waits[next] -= 1;
+                if waits[next] == 0 {
+                    ready.push(next);
                 }
             }
         }
@@ -130,7 +165,9 @@ impl Graph {
     pub(crate) fn clone_nodes(&self) -> Arc<Self> {
         let mut nodes = self.nodes().clone();
         for node in &mut nodes {
+            node.origin = Some(node.handle);
             node.handle = crate::objects::number();
+            node.child = node.child.as_ref().map(|child| child.clone_nodes());
         }
         let memory = Arc::clone(&self.memory);
         Arc::new(Self { handle: crate::objects::number(), nodes: Mutex::new(nodes), memory })
@@ -181,6 +218,10 @@ mod tests {
         assert_eq!(kinds(), Ok(vec![kind::EMPTY, kind::KERNEL, kind::HOST]));
         let exec = graph.instantiate(0).unwrap();
         assert!(exec.update(&graph.clone_nodes()).is_ok());
+        let (clone, of) = (graph.clone_nodes(), graph.nodes()[c].handle);
+        clone.remove(a);
+        let left: Vec<_> = clone.nodes().iter().map(|node| (node.origin, node.after.clone())).collect();
+        assert_eq!(left, [(Some(graph.nodes()[b].handle), vec![1]), (Some(of), vec![])]);
         graph.nodes()[c].after.push(b);
         assert_eq!(kinds(), Err(Code::INVALID_VALUE));
         assert!(exec.update(&graph).is_err() && exec.update(&Graph::new()).is_err());

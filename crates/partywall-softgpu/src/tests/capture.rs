@@ -14,6 +14,10 @@ unsafe extern "C" {
     fn cuGraphExecDestroy(exec: u64) -> u32;
     fn cuGraphDestroy(graph: u64) -> u32;
     fn cuGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> u32;
+    fn cuGraphGetEdges_v2(graph: u64, from: *mut u64, to: *mut u64, data: *mut u64, count: *mut usize) -> u32;
+    fn cuGraphClone(place: *mut u64, graph: u64) -> u32;
+    fn cuGraphNodeFindInClone(place: *mut u64, original: u64, clone: u64) -> u32;
+    fn cuGraphDestroyNode(node: u64) -> u32;
     fn cuMemAllocAsync(place: *mut u64, bytes: usize, stream: u64) -> u32;
     fn cuMemFreeAsync(address: u64, stream: u64) -> u32;
     fn cuDeviceGetGraphMemAttribute(device: i32, attribute: u32, value: *mut u64) -> u32;
@@ -93,6 +97,82 @@ fn memory_of_a_graph_lives_as_long_as_what_was_made_of_it() {
             assert_eq!((read_u32(memory), reserved()), (3, 32 << 20));
             assert_eq!(cuGraphExecDestroy(exec), 0);
             assert_eq!(reserved(), 0);
+        }
+    });
+}
+
+/// A graph of fills one after the other, as a capture leaves it; its nodes.
+unsafe fn chain(stream: u64, word: u64, count: u32) -> (u64, Vec<u64>) {
+    // SAFETY: the caller's stream and memory.
+    unsafe {
+        assert_eq!(cuStreamBeginCapture_v2(stream, 0), 0);
+        for value in 0..count {
+            assert_eq!(cuMemsetD32Async(word, value, 1, stream), 0);
+        }
+        let graph = ask(|place| cuStreamEndCapture(stream, place)).unwrap();
+        (graph, nodes(graph))
+    }
+}
+
+unsafe fn nodes(graph: u64) -> Vec<u64> {
+    let mut count = 0;
+    // SAFETY: the caller's graph, and room for as many nodes as it has.
+    unsafe {
+        assert_eq!(cuGraphGetNodes(graph, std::ptr::null_mut(), &mut count), 0);
+        let mut nodes = vec![0; count];
+        assert_eq!(cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count), 0);
+        nodes
+    }
+}
+
+#[test]
+fn a_clone_is_taken_apart_and_the_original_stays() {
+    alone("capture::a_clone_is_taken_apart_and_the_original_stays", &[], || {
+        begin();
+        let (stream, word) = (new_stream(1), allocate(4).unwrap());
+        // SAFETY: handles are alive, places are valid.
+        unsafe {
+            let (graph, all) = chain(stream, word, 5);
+            let clone = ask(|place| cuGraphClone(place, graph)).unwrap();
+            let find = |node, clone| ask(|place| cuGraphNodeFindInClone(place, node, clone));
+            let cloned: Vec<u64> = all.iter().map(|node| find(*node, clone).unwrap()).collect();
+            assert_eq!(cloned, nodes(clone));
+            assert_eq!((cuGraphDestroyNode(cloned[4]), cuGraphDestroyNode(cloned[2])), (0, 0));
+            assert_eq!(cuGraphDestroyNode(cloned[2]), 400);
+            assert_eq!(find(all[2], clone), Err(1), "it was removed");
+            assert_eq!(find(cloned[0], clone), Err(1), "it is none of the original's");
+            assert_eq!(find(all[3], clone), Ok(cloned[3]));
+            let again = ask(|place| cuGraphClone(place, clone)).unwrap();
+            assert_eq!((find(all[0], again), find(cloned[0], again).is_ok()), (Err(1), true));
+            // What came after the one that is gone comes after nothing now.
+            let (mut from, mut to, mut data, mut count) = ([0; 8], [0; 8], [7; 8], 8);
+            let edges = [from.as_mut_ptr(), to.as_mut_ptr(), data.as_mut_ptr()];
+            assert_eq!(cuGraphGetEdges_v2(clone, edges[0], edges[1], edges[2], &mut count), 0);
+            assert_eq!((count, from[0], to[0], data[0]), (1, cloned[0], cloned[1], 0));
+            let run = |graph| {
+                let exec = ask(|place| cuGraphInstantiateWithFlags(place, graph, 0)).unwrap();
+                assert_eq!((cuGraphLaunch(exec, stream), cuStreamSynchronize(stream)), (0, 0));
+                read_u32(word)
+            };
+            assert_eq!((run(clone), run(graph), nodes(graph).len()), (3, 4, 5));
+        }
+    });
+}
+
+#[test]
+fn graphs_with_memory_are_neither_cloned_nor_taken_apart() {
+    alone("capture::graphs_with_memory_are_neither_cloned_nor_taken_apart", &[], || {
+        begin();
+        let stream = new_stream(1);
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(cuStreamBeginCapture_v2(stream, 0), 0);
+            let memory = ask(|place| cuMemAllocAsync(place, 1 << 20, stream)).unwrap();
+            assert_eq!(cuMemsetD32Async(memory, 3, 1, stream), 0);
+            assert_eq!(cuMemFreeAsync(memory, stream), 0);
+            let graph = ask(|place| cuStreamEndCapture(stream, place)).unwrap();
+            assert_eq!(ask(|place| cuGraphClone(place, graph)), Err(801));
+            assert!(nodes(graph).into_iter().all(|node| cuGraphDestroyNode(node) == 801));
         }
     });
 }

@@ -45,7 +45,7 @@ pub struct NodeArguments {
     #[arg(long, value_name = "PARTS")]
     pub copies: Option<CopyOptions>,
     /// Have best-effort tenants keep little on the device, and launch nothing while latency-sensitive ones are active: `off`, which
-    /// is the default, or parts of `chunks=2,launches=4,release=50us` (docs/run.md).
+    /// is the default, or parts of `chunks=2,chunk=100us,launches=16,release=50us` (docs/run.md).
     #[arg(long, value_name = "PARTS")]
     pub launches: Option<LaunchOptions>,
     /// End when standard input is closed: whoever started the node is gone.

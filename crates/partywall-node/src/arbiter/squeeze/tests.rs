@@ -50,8 +50,8 @@ impl Scene {
 fn s1_best_effort_holds_while_a_request_runs() {
     let mut scene = Scene::new(&[LS, BE, BE]);
     let node = &scene.pages[1].node;
-    let told = [&node.chunks_max, &node.launches_per_chunk].map(|word| word.load(Ordering::Relaxed));
-    assert_eq!(told, [2, 4]);
+    let told = [&node.chunks_max, &node.chunk_ns, &node.launches_per_chunk];
+    assert_eq!(told.map(|word| word.load(Ordering::Relaxed)), [2, 100_000, 16]);
     assert_eq!(scene.holds(), [false; 3]);
     scene.active(0, true);
     assert_eq!(scene.holds(), [false, true, true]);
@@ -138,11 +138,17 @@ fn options_are_parts_of_a_text() {
     let on = LaunchOptions { decided: true, ..LaunchOptions::default() };
     assert_eq!(parse(""), Ok(on));
     assert_eq!(parse("chunks=1, launches=8"), Ok(LaunchOptions { chunks: 1, launches: 8, ..on }));
+    assert_eq!(parse("chunk=0us,launches=4"), Ok(LaunchOptions { chunk: Nanos::ZERO, launches: 4, ..on }));
+    assert_eq!(parse("chunk=250us").map(|options| options.chunk), Ok(Nanos::from_micros(250)));
     assert_eq!(parse("off").map(|options| options.decided), Ok(false));
     assert_eq!(parse("release=1ms").map(|options| options.release), Ok(Nanos::from_millis(1)));
-    for (text, says) in
-        [("chunks=17", "1 to 16"), ("launches=0", "at least 1"), ("chunk=1", "chunks=2"), ("chunks=x", "x")]
-    {
+    for (text, says) in [
+        ("chunks=17", "1 to 16"),
+        ("launches=0", "at least 1"),
+        ("chunky=1", "chunks=2"),
+        ("chunks=x", "x"),
+        ("chunk=5s", "at most 4 s"),
+    ] {
         let error = parse(text).unwrap_err();
         assert!(error.contains(says), "{text}: {error}");
     }
