@@ -32,7 +32,15 @@ pub(crate) use hooks;
 
 /// All hooks, by area. An area has its lists in the module that does its work.
 static AREAS: &[&[&[Hook]]] = &[
-    &[process::HOOKS, resolve::HOOKS, launch::HOOKS, launch::busy::HOOKS, copies::HOOKS, sms::HOOKS],
+    &[
+        process::HOOKS,
+        resolve::HOOKS,
+        launch::HOOKS,
+        launch::busy::HOOKS,
+        launch::changes::HOOKS,
+        copies::HOOKS,
+        sms::HOOKS,
+    ],
     memory::HOOKS,
 ];
 

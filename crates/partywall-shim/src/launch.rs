@@ -2,11 +2,15 @@
 //!
 //! This is the way that must cost nothing: one addition to a counter, a question to the page, and the call. Variants for the default
 //! stream of each thread count the same. Only where the node decides about launches there is more: those of best-effort
-//! processes go through a turnstile ([`turnstile`]), and latency-sensitive ones say that they are at work ([`busy`]).
+//! processes go through a turnstile ([`turnstile`]), their graphs in pieces ([`pieces`]), and latency-sensitive ones say that they are at
+//! work ([`busy`]).
 #![allow(non_snake_case, reason = "the names are the driver's")]
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
 use std::sync::atomic::Ordering;
+
+use partywall_shim_api::page::Page;
 
 use crate::copies::{LEGACY, PER_THREAD, Stream, meant};
 use crate::hooks::{Hook, hooks};
@@ -14,21 +18,43 @@ use crate::process::page;
 use crate::sys::{CUfunction, CUresult, CUstream};
 
 pub(crate) mod busy;
+pub(crate) mod changes;
 mod chunks;
+mod cut;
+mod order;
+mod pieces;
 mod turnstile;
+
+pub(crate) use pieces::{forget, instantiated};
 
 /// In a child after `fork`.
 pub(crate) fn forked() {
     busy::forked();
+    pieces::forked();
+}
+
+/// The process has registered, for the first time or again.
+pub(crate) fn registered(page: &'static Page) {
+    pieces::registered(page);
+}
+
+/// Launches a graph through `call`, which launches the executable graph that it is given: the program's, or pieces of it one by one.
+#[inline]
+pub(crate) fn launch_graph(
+    exec: *mut c_void,
+    stream: impl FnOnce() -> Stream,
+    call: impl Fn(*mut c_void) -> CUresult,
+) -> CUresult {
+    if pieces::is_needed() {
+        let call = |exec| call(ptr::with_exposed_provenance_mut(exec));
+        return pieces::launch(exec.expose_provenance(), stream(), call);
+    }
+    launch(stream, true, || call(exec))
 }
 
 /// Launches through `call`, as the node decides. `stream` is only asked for where it does. `is_whole`: a graph, of any number of kernels.
 #[inline]
-pub(crate) fn launch(
-    stream: impl FnOnce() -> Stream,
-    is_whole: bool,
-    call: impl FnOnce() -> CUresult,
-) -> CUresult {
+fn launch(stream: impl FnOnce() -> Stream, is_whole: bool, call: impl FnOnce() -> CUresult) -> CUresult {
     let page = page();
     if page.node.chunks_max.load(Ordering::Relaxed) == 0 {
         return call();

@@ -33,9 +33,9 @@ use rustix::time::Timespec;
 
 use crate::clock::now_ns;
 use crate::coverage;
-use crate::memory;
 use crate::process::{page, set_page, variable};
 use crate::say::say;
+use crate::{launch, memory};
 
 /// How long a node may take to answer. It answers from memory, but with hundreds of processes that begin at once on two processors it
 /// took more than two seconds to get to it, and a process that is not answered is out of memory. That a node is dead is known
@@ -54,7 +54,7 @@ const STACK_BYTES: usize = 256 * 1024;
 
 /// What areas do when the process has been registered, for the first time or again, with a new page: write what they have
 /// to say into it.
-const REGISTERED: &[fn(&'static Page)] = &[coverage::registered, memory::registered];
+const REGISTERED: &[fn(&'static Page)] = &[coverage::registered, memory::registered, launch::registered];
 /// What areas do when the node wants memory back that is not used.
 const RECALLED: &[fn()] = &[memory::recalled];
 

@@ -1,15 +1,15 @@
 //! Graphs.
 
-use super::{Rule, Subject, enforced, passed};
+use super::{Rule, Subject, enforced, passed, watched};
 
 pub(super) const GRAPHS: Subject = Subject {
     name: "Graphs",
-    about: "A graph's work goes to the driver as one: its launches are counted, and it is never cut. What it allocates \
-            counts from its first launch on.",
+    about: "Launches of graphs are counted. Where the node decides about launches, a best-effort tenant's graph is launched piece by \
+            piece as long as it can be cut and is not changed. What a graph allocates counts from its first launch on.",
     rules: &RULES,
 };
 
-const RULES: [Rule; 6] = [
+const RULES: [Rule; 7] = [
     enforced(
         &[
             "cuGraphAddMemAllocNode",
@@ -21,24 +21,33 @@ const RULES: [Rule; 6] = [
             "cuGraphExecDestroy",
         ],
         "a graph that allocates gets its memory at its first launch or upload: what its nodes ask for is reserved before, what \
-         the driver keeps is counted. The graph runs as it was made",
+         the driver keeps is counted. The graph runs as it was made: where launches are decided about, a best-effort tenant's in pieces of a few \
+         nodes one after the other",
     ),
-    passed(
+    watched(
         &[
-            "cuGraphAddMemcpyNode",
+            "cuGraphExecBatchMemOpNodeSetParams",
+            "cuGraphExecChildGraphNodeSetParams",
+            "cuGraphExecEventRecordNodeSetEvent",
+            "cuGraphExecEventWaitNodeSetEvent",
+            "cuGraphExecExternalSemaphoresSignalNodeSetParams",
+            "cuGraphExecExternalSemaphoresWaitNodeSetParams",
+            "cuGraphExecHostNodeSetParams",
+            "cuGraphExecKernelNodeSetParams",
             "cuGraphExecMemcpyNodeSetParams",
-            "cuGraphMemcpyNodeGetParams",
-            "cuGraphMemcpyNodeSetParams",
+            "cuGraphExecMemsetNodeSetParams",
+            "cuGraphExecNodeSetParams",
+            "cuGraphExecUpdate",
+            "cuGraphNodeSetEnabled",
         ],
-        "copies within a graph run when the graph does, as one piece: they do not wait for their turn on the link",
+        "changes a graph that is ready to launch; it cannot add memory. One that is launched in pieces goes as a whole from then on",
     ),
     passed(
-        &[
-            "cuGraphAddMemsetNode",
-            "cuGraphExecMemsetNodeSetParams",
-            "cuGraphMemsetNodeGetParams",
-            "cuGraphMemsetNodeSetParams",
-        ],
+        &["cuGraphAddMemcpyNode", "cuGraphMemcpyNodeGetParams", "cuGraphMemcpyNodeSetParams"],
+        "copies within a graph run when the graph does: they do not wait for their turn on the link",
+    ),
+    passed(
+        &["cuGraphAddMemsetNode", "cuGraphMemsetNodeGetParams", "cuGraphMemsetNodeSetParams"],
         "fills memory on the device and uses no link",
     ),
     passed(
@@ -74,23 +83,12 @@ const RULES: [Rule; 6] = [
             "cuGraphBatchMemOpNodeSetParams",
             "cuGraphEventRecordNodeSetEvent",
             "cuGraphEventWaitNodeSetEvent",
-            "cuGraphExecBatchMemOpNodeSetParams",
-            "cuGraphExecChildGraphNodeSetParams",
-            "cuGraphExecEventRecordNodeSetEvent",
-            "cuGraphExecEventWaitNodeSetEvent",
-            "cuGraphExecExternalSemaphoresSignalNodeSetParams",
-            "cuGraphExecExternalSemaphoresWaitNodeSetParams",
-            "cuGraphExecHostNodeSetParams",
-            "cuGraphExecKernelNodeSetParams",
-            "cuGraphExecNodeSetParams",
-            "cuGraphExecUpdate",
             "cuGraphExternalSemaphoresSignalNodeSetParams",
             "cuGraphExternalSemaphoresWaitNodeSetParams",
             "cuGraphHostNodeSetParams",
             "cuGraphKernelNodeCopyAttributes",
             "cuGraphKernelNodeSetAttribute",
             "cuGraphKernelNodeSetParams",
-            "cuGraphNodeSetEnabled",
             "cuGraphNodeSetParams",
         ],
         "changes parameters of nodes; it cannot add memory",

@@ -226,7 +226,7 @@ pub(super) fn context() -> Option<(usize, u64)> {
 }
 
 /// Whether a stream can be given work now: it is not being captured, nor is one that it would wait for.
-pub(super) fn runs(stream: Stream) -> bool {
+pub(crate) fn runs(stream: Stream) -> bool {
     let mut status = 0;
     // SAFETY: the stream is the program's argument, which the driver checks; it writes a status.
     let result = unsafe { real::cuStreamIsCapturing(handle(stream), &mut status) };
@@ -267,7 +267,7 @@ unsafe extern "C" fn run_errand(argument: *mut c_void) {
 }
 
 /// Does something that is forbidden while any stream is captured, in a way that captures of other threads do not mind.
-fn apart<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn apart<T>(work: impl FnOnce() -> T) -> T {
     let mut mode = CAPTURE_RELAXED;
     // SAFETY: the driver exchanges the calling thread's mode with the one here.
     let changed = unsafe { real::cuThreadExchangeStreamCaptureMode(&mut mode) } == CUresult::SUCCESS;

@@ -120,17 +120,23 @@ fn wait(page: &Page) {
     }
     while !goes(page, now.saturating_sub(began)) {
         look(page);
-        if now.saturating_sub(began) < SPIN_NS {
-            rustix::thread::sched_yield();
-        } else {
-            if is_alone(now) {
-                break;
-            }
-            let _ = rustix::thread::nanosleep(&rustix::event::Timespec { tv_sec: 0, tv_nsec: NAP_NS });
+        let waited = now.saturating_sub(began);
+        if waited >= SPIN_NS && is_alone(now) {
+            break;
         }
+        pause(waited);
         now = now_ns();
     }
     page.shim.held_ns.fetch_add(now.saturating_sub(began), Ordering::Relaxed);
+}
+
+/// Lets a moment pass for a thread that has waited for so long.
+pub(super) fn pause(waited_ns: u64) {
+    if waited_ns < SPIN_NS {
+        rustix::thread::sched_yield();
+    } else {
+        let _ = rustix::thread::nanosleep(&rustix::event::Timespec { tv_sec: 0, tv_nsec: NAP_NS });
+    }
 }
 
 /// Whether a launch goes that has waited for so long.

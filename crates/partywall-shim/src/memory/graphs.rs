@@ -120,11 +120,34 @@ fn backed(graph: Allocating, call: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
-/// Instantiates a graph through `call`.
+/// Instantiates a graph through `call`. `flags` are those that the program gave.
 ///
 /// # Safety
 /// With success, `call` has had the driver write to `exec`.
-unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, call: impl FnOnce() -> CUresult) -> CUresult {
+unsafe fn instantiate(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    flags: c_ulonglong,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    // SAFETY: the caller's promise.
+    let result = unsafe { instantiate_counted(exec, graph, call) };
+    if result == CUresult::SUCCESS {
+        // SAFETY: the driver has written to it.
+        crate::launch::instantiated(unsafe { *exec }.addr(), graph.addr(), flags);
+    }
+    result
+}
+
+/// Instantiates a graph through `call`, with the memory that it allocates.
+///
+/// # Safety
+/// As for [`instantiate`].
+unsafe fn instantiate_counted(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
     let bytes = allocations(graph, DEPTH_MAX);
     if bytes == Bytes::ZERO {
         return call();
@@ -184,8 +207,12 @@ unsafe extern "C" fn cuGraphExecDestroy(exec: CUgraphExec) -> CUresult {
     let known = (ALLOCATING.load(Ordering::Relaxed) > 0)
         .then(|| lock(&account().graphs).remove(&(exec as usize)))
         .flatten();
+    let pieces = crate::launch::forget(exec.addr());
     // SAFETY: the argument is the program's, passed on as it is.
     let result = unsafe { real::cuGraphExecDestroy(exec) };
+    if let Some(pieces) = pieces.filter(|_| result != CUresult::SUCCESS) {
+        pieces.restore();
+    }
     if let Some(graph) = known {
         if result == CUresult::SUCCESS {
             ALLOCATING.fetch_sub(1, Ordering::Relaxed);
@@ -222,7 +249,9 @@ unsafe extern "C" fn cuGraphInstantiate(
     log_bytes: usize,
 ) -> CUresult {
     // SAFETY: the arguments are the program's, passed on as they are.
-    unsafe { instantiate(exec, graph, || real::cuGraphInstantiate(exec, graph, error_node, log, log_bytes)) }
+    unsafe {
+        instantiate(exec, graph, 0, || real::cuGraphInstantiate(exec, graph, error_node, log, log_bytes))
+    }
 }
 
 unsafe extern "C" fn cuGraphInstantiate_v2(
@@ -234,7 +263,7 @@ unsafe extern "C" fn cuGraphInstantiate_v2(
 ) -> CUresult {
     // SAFETY: the arguments are the program's, passed on as they are.
     unsafe {
-        instantiate(exec, graph, || real::cuGraphInstantiate_v2(exec, graph, error_node, log, log_bytes))
+        instantiate(exec, graph, 0, || real::cuGraphInstantiate_v2(exec, graph, error_node, log, log_bytes))
     }
 }
 
@@ -244,7 +273,16 @@ unsafe extern "C" fn cuGraphInstantiateWithFlags(
     flags: c_ulonglong,
 ) -> CUresult {
     // SAFETY: the arguments are the program's, passed on as they are.
-    unsafe { instantiate(exec, graph, || real::cuGraphInstantiateWithFlags(exec, graph, flags)) }
+    unsafe { instantiate(exec, graph, flags, || real::cuGraphInstantiateWithFlags(exec, graph, flags)) }
+}
+
+/// The flags in `CUDA_GRAPH_INSTANTIATE_PARAMS`: its first field.
+///
+/// # Safety
+/// Null, or such parameters.
+unsafe fn flags_of(parameters: *mut c_void) -> c_ulonglong {
+    // SAFETY: the caller's promise.
+    unsafe { parameters.cast::<c_ulonglong>().as_ref() }.copied().unwrap_or(0)
 }
 
 unsafe extern "C" fn cuGraphInstantiateWithParams(
@@ -253,7 +291,11 @@ unsafe extern "C" fn cuGraphInstantiateWithParams(
     parameters: *mut c_void,
 ) -> CUresult {
     // SAFETY: the arguments are the program's, passed on as they are.
-    unsafe { instantiate(exec, graph, || real::cuGraphInstantiateWithParams(exec, graph, parameters)) }
+    unsafe {
+        instantiate(exec, graph, flags_of(parameters), || {
+            real::cuGraphInstantiateWithParams(exec, graph, parameters)
+        })
+    }
 }
 
 unsafe extern "C" fn cuGraphInstantiateWithParams_ptsz(
@@ -262,7 +304,11 @@ unsafe extern "C" fn cuGraphInstantiateWithParams_ptsz(
     parameters: *mut c_void,
 ) -> CUresult {
     // SAFETY: the arguments are the program's, passed on as they are.
-    unsafe { instantiate(exec, graph, || real::cuGraphInstantiateWithParams_ptsz(exec, graph, parameters)) }
+    unsafe {
+        instantiate(exec, graph, flags_of(parameters), || {
+            real::cuGraphInstantiateWithParams_ptsz(exec, graph, parameters)
+        })
+    }
 }
 
 unsafe extern "C" fn cuGraphUpload(exec: CUgraphExec, stream: CUstream) -> CUresult {
@@ -279,12 +325,14 @@ unsafe extern "C" fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> CUres
     page().shim.graph_launches.fetch_add(1, Ordering::Relaxed);
     let to = || meant(sys::CUstream(stream), LEGACY);
     // SAFETY: the arguments are the program's, passed on as they are.
-    launch(exec, || crate::launch::launch(to, true, || unsafe { real::cuGraphLaunch(exec, stream) }))
+    let call = |exec| unsafe { real::cuGraphLaunch(exec, stream) };
+    launch(exec, || crate::launch::launch_graph(exec, to, call))
 }
 
 unsafe extern "C" fn cuGraphLaunch_ptsz(exec: CUgraphExec, stream: CUstream) -> CUresult {
     page().shim.graph_launches.fetch_add(1, Ordering::Relaxed);
     let to = || meant(sys::CUstream(stream), PER_THREAD);
     // SAFETY: the arguments are the program's, passed on as they are.
-    launch(exec, || crate::launch::launch(to, true, || unsafe { real::cuGraphLaunch_ptsz(exec, stream) }))
+    let call = |exec| unsafe { real::cuGraphLaunch_ptsz(exec, stream) };
+    launch(exec, || crate::launch::launch_graph(exec, to, call))
 }

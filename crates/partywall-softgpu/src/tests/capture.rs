@@ -14,7 +14,8 @@ unsafe extern "C" {
     fn cuGraphExecDestroy(exec: u64) -> u32;
     fn cuGraphDestroy(graph: u64) -> u32;
     fn cuGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> u32;
-    fn cuGraphGetEdges_v2(graph: u64, from: *mut u64, to: *mut u64, data: *mut u64, count: *mut usize) -> u32;
+    fn cuGraphGetEdges_v2(graph: u64, from: *mut u64, to: *mut u64, data: *mut u64, count: *mut usize)
+    -> u32;
     fn cuGraphClone(place: *mut u64, graph: u64) -> u32;
     fn cuGraphNodeFindInClone(place: *mut u64, original: u64, clone: u64) -> u32;
     fn cuGraphDestroyNode(node: u64) -> u32;
