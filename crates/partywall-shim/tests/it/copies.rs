@@ -9,11 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use partywall_core::catalogue::Catalogue;
-use partywall_driver::soft::SoftDriver;
 use partywall_shim_api::page::Page;
 
-use crate::stage::{Node, Program, Tenant, copying};
+use crate::stage::{Node, Program, Tenant, simulated};
 
 const PACKET: u64 = 64 << 10;
 const DIRECT_MAX: u64 = 16 << 10;
@@ -24,12 +22,8 @@ const ALL: [&str; 11] = [
     "forks",
 ];
 
-/// A program with the simulated device behind the library.
 fn program(folder: &tempfile::TempDir, commands: &[&str]) -> Program {
-    let gpu = Catalogue::builtin().unwrap().get("h200").unwrap().clone();
-    let library = std::env::current_exe().unwrap().with_file_name("libpartywall_softgpu.so");
-    let driver = SoftDriver::make(&gpu, &library, folder.path()).unwrap();
-    copying(commands, &driver.folder().join("libcuda.so.1"))
+    simulated("copying", folder, commands)
 }
 
 /// A node that gives a process its turns. It stops when dropped.
@@ -80,7 +74,8 @@ fn on_their_way(page: &Page) -> usize {
     page.shim.announced.0[0].iter().filter(|word| word.load(Ordering::Acquire) != 0).count()
 }
 
-fn beat(page: &Page) {
+/// The node is alive.
+pub(crate) fn beat(page: &Page) {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     page.node.heartbeat_ns.store(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64, Ordering::Relaxed);
 }

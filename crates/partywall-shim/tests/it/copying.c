@@ -1,37 +1,12 @@
 /* A program that copies in every way that there is, and checks each byte. Its arguments are what it does, one after the other. */
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-typedef uint64_t device;
-typedef void *handle;
-
-static handle library;
-
-static void *function(const char *name) {
-    void *found = dlsym(library, name);
-    if (!found) {
-        printf("no %s\n", name);
-        exit(1);
-    }
-    return found;
-}
-
-static void good(int result, const char *what, int line) {
-    if (result != 0) {
-        printf("line %d: %s: %d\n", line, what, result);
-        exit(1);
-    }
-}
-
-/* Calls a function of the driver that takes these types, which must succeed. */
-#define CALL(name, types, ...) good(((int(*) types)function(#name))(__VA_ARGS__), #name, __LINE__)
-#define TRY(name, types, ...) (((int(*) types)function(#name))(__VA_ARGS__))
+#include "calls.h"
 
 static void *pinned(size_t bytes) {
     void *host = NULL;
@@ -45,14 +20,6 @@ static device on_device(size_t bytes) {
     CALL(cuMemsetD8_v2, (device, unsigned char, size_t), memory, 0xee, bytes);
     return memory;
 }
-
-static handle stream(void) {
-    handle new = NULL;
-    CALL(cuStreamCreate, (handle *, unsigned), &new, 1);
-    return new;
-}
-
-static void synchronize(handle stream) { CALL(cuStreamSynchronize, (handle), stream); }
 
 static void fill(unsigned char *host, size_t bytes, unsigned seed) {
     for (size_t at = 0; at < bytes; at++) host[at] = (unsigned char)((at * 31 + seed) % 253);
@@ -351,13 +318,7 @@ int main(int count, char **arguments) {
     } COMMANDS[] = {{"async", async},     {"defaults", defaults}, {"blocking", blocking}, {"boxes", boxes},
                     {"pending", pending}, {"capture", capture},   {"held", held},         {"threads", threads},
                     {"refused", refused}, {"contexts", contexts}, {"forks", forks},       {"leaves", leaves}};
-    library = dlopen("libcuda.so.1", RTLD_NOW);
-    handle context = NULL;
-    int device_number = 0;
-    CALL(cuInit, (unsigned), 0);
-    CALL(cuDeviceGet, (int *, int), &device_number, 0);
-    CALL(cuDevicePrimaryCtxRetain, (handle *, int), &context, device_number);
-    CALL(cuCtxSetCurrent, (handle), context);
+    begin();
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int at = 1; at < count; at++) {
         int known = 0;

@@ -9,6 +9,7 @@
 
 mod copies;
 mod coverage;
+mod graphs;
 mod lookups;
 mod processes;
 mod stage;

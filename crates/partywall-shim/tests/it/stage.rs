@@ -8,9 +8,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
+use partywall_core::catalogue::Catalogue;
+use partywall_driver::soft::SoftDriver;
 use partywall_shim_api::VERSION;
 use partywall_shim_api::frame::{ToNode, ToShim};
-use partywall_shim_api::page::Mapped;
+use partywall_shim_api::page::{Mapped, Page};
 use partywall_shim_api::socket::{Listener, Socket};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tempfile::TempDir;
@@ -46,6 +48,7 @@ fn built() -> &'static Built {
         compile("nvml.c", &driver.with_file_name("libnvidia-ml.so.1"), &["-shared", "-fPIC"], &[]);
         compile("program.c", &folder.path().join("program"), &["-pthread"], &[]);
         compile("copying.c", &folder.path().join("copying"), &["-pthread"], &[]);
+        compile("graphs.c", &folder.path().join("graphs"), &["-pthread"], &[]);
         compile("program.c", &folder.path().join("linked"), &["-pthread", "-DLINKED"], &[&driver]);
         Built { folder }
     })
@@ -134,9 +137,14 @@ impl Program {
     }
 }
 
-/// The program that copies, see copying.c, with the library preloaded and another driver behind it.
-pub(crate) fn copying(commands: &[&str], driver: &Path) -> Program {
-    let mut program = Program::plain("copying", commands);
+/// A program that copies, or that launches graphs (see copying.c and graphs.c), with the library preloaded and the simulated device
+/// behind it. The folder is for that.
+pub(crate) fn simulated(file: &str, folder: &TempDir, commands: &[&str]) -> Program {
+    let gpu = Catalogue::builtin().unwrap().get("h200").unwrap().clone();
+    let library = std::env::current_exe().unwrap().with_file_name("libpartywall_softgpu.so");
+    let driver = SoftDriver::make(&gpu, &library, folder.path()).unwrap();
+    let mut program = Program::plain(file, commands);
+    let driver = driver.folder().join("libcuda.so.1");
     program.command.env("LD_PRELOAD", shim()).env("PARTYWALL_REAL_CUDA", driver);
     program
 }
@@ -165,6 +173,13 @@ impl Running {
             }
             lines.push(text.trim_end().to_owned());
         }
+    }
+
+    /// Its next line.
+    pub(crate) fn line(&mut self) -> String {
+        let mut text = String::new();
+        assert_ne!(self.output.read_line(&mut text).unwrap(), 0, "it has ended");
+        text.trim_end().to_owned()
     }
 
     /// Lets it go on from a `wait`.
@@ -237,9 +252,15 @@ impl Node {
 
     /// The next process, made welcome.
     pub(crate) fn welcome(&self) -> Tenant {
+        self.welcome_as(0, |_| {})
+    }
+
+    /// As [`Node::welcome`], in a class (0 latency-sensitive, 1 best-effort) and with more in its page.
+    pub(crate) fn welcome_as(&self, class: u32, set_up: impl FnOnce(&Page)) -> Tenant {
         let (socket, held_bytes) = self.accept();
-        let (page, file) = Mapped::create(1, 1, 0, None).unwrap();
+        let (page, file) = Mapped::create(1, 1, class, None).unwrap();
         page.node.quota_bytes.store(QUOTA_BYTES, Ordering::Relaxed);
+        set_up(&page);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let welcome = ToShim::Welcome { version: VERSION, lease_bytes: 1 << 30 };
         socket.send(&welcome.encode(), &[file.as_fd(), bell.as_fd()]).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use crate::abi::{In, InstantiateParameters, Out, UpdateResult};
-use crate::api::{ready, submit};
+use crate::api::{ready, stream, submit};
 use crate::engine::graph::{Graph, NodeIndex, NodeName};
 use crate::engine::operation::Operation;
 use crate::error::Code;
@@ -161,8 +161,17 @@ api! {
 
     fn cuGraphLaunch / cuGraphLaunch_ptsz (exec: u64, on: u64) {
         let process = ready()?;
-        let program = process.objects.execs.get(exec)?.program();
-        submit(process, on, Operation::Graph(program))
+        let exec = process.objects.execs.get(exec)?;
+        if stream(process, on)?.capture().is_some() {
+            return submit(process, on, Operation::Graph(exec.program()));
+        }
+        // A launch comes after the last one of the same graph, in whatever stream that was: documented.
+        let last = exec.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mark) = last.mark().filter(|mark| mark.passed().is_none()) {
+            submit(process, on, Operation::Wait(mark))?;
+        }
+        submit(process, on, Operation::Graph(exec.program()))?;
+        submit(process, on, Operation::Record(last.record()))
     }
 
     fn cuGraphExecDestroy(exec: u64) {

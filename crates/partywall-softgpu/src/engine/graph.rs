@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::engine::event::Event;
 use crate::engine::operation::Operation;
 use crate::error::Code;
 use crate::memory::pool::Pool;
@@ -84,6 +85,8 @@ impl Drop for Owned {
 pub(crate) struct GraphExec {
     pub(crate) nodes: Mutex<Arc<Vec<Node>>>,
     pub(crate) flags: u64,
+    /// Recorded behind each launch. Locked from one launch's look at it until it is recorded behind that.
+    pub(crate) last: Mutex<Event>,
     _memory: Arc<Owned>,
 }
 
@@ -158,7 +161,8 @@ impl Graph {
     /// Ready to launch.
     pub(crate) fn instantiate(&self, flags: u64) -> Result<GraphExec, Code> {
         let nodes = Mutex::new(Arc::new(self.ordered()?));
-        Ok(GraphExec { nodes, flags, _memory: Arc::clone(&self.memory) })
+        let last = Mutex::new(Event::new(false, None));
+        Ok(GraphExec { nodes, flags, last, _memory: Arc::clone(&self.memory) })
     }
 
     /// A graph with the same nodes.

@@ -177,3 +177,30 @@ fn graphs_with_memory_are_neither_cloned_nor_taken_apart() {
         }
     });
 }
+
+#[test]
+fn launches_of_one_graph_in_several_streams_come_one_after_the_other() {
+    alone("capture::launches_of_one_graph_in_several_streams_come_one_after_the_other", &[], || {
+        begin();
+        let (kernels, word) = (kernels(), allocate(4).unwrap());
+        let streams: Vec<u64> = (0..4).map(|_| new_stream(1)).collect();
+        let mut expected = read_u32(word);
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(cuStreamBeginCapture_v2(streams[0], 0), 0);
+            for _ in 0..10 {
+                assert_eq!(launch(kernels["step_once"], streams[0], word), 0);
+            }
+            let graph = ask(|place| cuStreamEndCapture(streams[0], place)).unwrap();
+            let exec = ask(|place| cuGraphInstantiateWithFlags(place, graph, 0)).unwrap();
+            for round in 0..40 {
+                assert_eq!(cuGraphLaunch(exec, streams[round % 4]), 0);
+            }
+            assert!(streams.iter().all(|stream| cuStreamSynchronize(*stream) == 0));
+        }
+        for _ in 0..400 {
+            expected = expected.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        }
+        assert_eq!(read_u32(word), expected);
+    });
+}
