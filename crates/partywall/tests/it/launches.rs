@@ -16,6 +16,8 @@ const BE: Class = Class::BestEffort;
 const REQUEST: &str = "tiny-kernels";
 const STORM: &str = "launch-storm";
 const LONG: &str = "compute";
+/// A graph at a time, which checks what it has computed: whether in pieces or not.
+const GRAPHS: &str = "network";
 const TIME: Duration = Duration::from_secs(3);
 const PAUSE_NS: u64 = 20_000_000;
 /// A machine of two cores that does other things as well.
@@ -24,11 +26,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Times of requests say little on a machine that does other things as well; that the neighbour stood back for them can be counted.
 #[test]
 fn a_neighbour_stands_back_while_a_request_is_at_work() {
-    for decided in [false, true] {
-        let machine = Machine::new(&format!("launches-{decided}"));
+    for (decided, neighbour) in [(false, STORM), (true, STORM), (true, GRAPHS)] {
+        let machine = Machine::new(&format!("launches-{decided}-{neighbour}"));
         let mut node = machine.deciding(LaunchOptions { decided, ..LaunchOptions::default() });
         let request = node.tenant("request", LS, 8, LONG);
-        let greedy = node.tenant("greedy", BE, 1, STORM);
+        let greedy = node.tenant("greedy", BE, 1, neighbour);
         let with = beside(vec![(request, PAUSE_NS), (greedy, 0)], TIME);
         let busy = Nanos(with[0].iter().map(|(start, end)| end - start).sum());
         assert!(!with[1].is_empty(), "the neighbour goes on");
