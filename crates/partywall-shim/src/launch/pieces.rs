@@ -252,8 +252,10 @@ impl Gone {
 }
 
 /// Launches a graph through `call`, which launches what it is given.
+#[cold]
+#[inline(never)]
 pub(super) fn launch(exec: Handle, stream: Stream, call: impl Fn(Handle) -> CUresult) -> CUresult {
-    let once = |exec, is_whole| super::launch(|| stream, is_whole, || call(exec));
+    let once = |exec, is_whole| super::decided(|| stream, is_whole, || call(exec));
     if !runs(stream) {
         return once(exec, true);
     }
