@@ -11,7 +11,7 @@
 //! waits while as many chunks are under way as the node allows, or while the node says *hold*. So little is ever queued, and the
 //! device still has the next chunk when it is through with one. A graph is a chunk of its own.
 //!
-//! Waiting is safe from the outside and from the inside: it ends when the node is gone, and in any case after [`HOLD_LIMIT_NS`], because a
+//! Waiting is safe from the outside and from the inside: it ends when the node is gone, and in any case after [`HOLD_LIMIT_NS`] ([`MEASURING_LIMIT_NS`] while the node measures), because a
 //! program may have two threads of which one launches what the other one's kernel waits for.
 //!
 //! # Scenarios
@@ -24,7 +24,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use partywall_shim_api::page::{HEARTBEAT_LIMIT_NS, HOLD_LIMIT_NS, Page};
+use partywall_shim_api::page::{HEARTBEAT_LIMIT_NS, HOLD_LIMIT_NS, HOLD_MEASURING, MEASURING_LIMIT_NS, Page};
 
 use crate::clock::now_ns;
 use crate::copies::{Stream, clear_behind, take};
@@ -96,10 +96,12 @@ fn goes(page: &Page, waited_ns: u64) -> bool {
     if may_go(page) {
         return true;
     }
-    if waited_ns <= HOLD_LIMIT_NS {
+    let hold = page.node.hold.load(Ordering::Acquire);
+    let limit_ns = if hold == HOLD_MEASURING { MEASURING_LIMIT_NS } else { HOLD_LIMIT_NS };
+    if waited_ns <= limit_ns {
         return false;
     }
-    if page.node.hold.load(Ordering::Acquire) == 0 {
+    if hold == 0 {
         // Chunks that are not through by now belong to a context that is gone, or run for so long that they need no more
         // beside them. Should the device still clear their words, that does no harm.
         page.shim.chunks.iter().for_each(|word| word.store(0, Ordering::Release));
@@ -147,6 +149,16 @@ mod tests {
         assert!(goes(&page, 0));
         page.node.hold.store(1, Ordering::Relaxed);
         assert!(!goes(&page, HOLD_LIMIT_NS));
+    }
+
+    #[test]
+    fn s2_s3_a_hold_for_measuring_is_longer_and_ends() {
+        let page = page(1);
+        page.node.hold.store(HOLD_MEASURING, Ordering::Relaxed);
+        assert!(!goes(&page, HOLD_LIMIT_NS + 1));
+        assert!(goes(&page, MEASURING_LIMIT_NS + 1));
+        page.node.hold.store(0, Ordering::Relaxed);
+        assert!(goes(&page, 0));
     }
 
     #[test]
