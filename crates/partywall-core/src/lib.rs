@@ -8,6 +8,7 @@ pub mod config;
 pub mod copy_scheduler;
 pub mod diagnostic;
 pub mod gpu;
+pub mod guarantee;
 pub mod measure;
 pub mod memory_ledger;
 pub mod restart;

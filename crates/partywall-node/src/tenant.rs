@@ -8,7 +8,7 @@ use std::str::FromStr;
 use partywall_core::config::{Restart, TenantConfig};
 use partywall_core::copy_scheduler;
 use partywall_core::sm_sets::SmSet;
-use partywall_core::tenant::{Class, Share, TenantId};
+use partywall_core::tenant::{Baseline, Class, Share, Slo, TenantId};
 use partywall_core::units::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -19,7 +19,7 @@ pub const TOKEN_BYTES: usize = 16;
 pub const MAX_TENANTS: usize = 256;
 
 /// A tenant: what runs, and what it was given. Lives as long as the node keeps the tenant, over all its runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TenantSpec {
     /// Its number, never used again by this node for another tenant, also after a restart of the node.
     pub id: TenantId,
@@ -37,6 +37,12 @@ pub struct TenantSpec {
     pub env: BTreeMap<String, String>,
     /// Whether it is started again when it ends.
     pub restart: Restart,
+    /// What its requests were promised.
+    #[serde(default)]
+    pub slo: Slo,
+    /// What is known of them alone.
+    #[serde(default)]
+    pub baseline: Baseline,
     /// The SMs that it asked for.
     #[serde(default)]
     pub share: Option<Share>,
@@ -59,6 +65,8 @@ impl TenantSpec {
             command: config.command.clone(),
             env: config.env.clone(),
             restart: config.restart,
+            slo: config.slo,
+            baseline: config.baseline,
             share: config.share,
             sms: None,
             token,

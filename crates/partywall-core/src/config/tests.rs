@@ -222,6 +222,11 @@ fn a_best_effort_tenant_is_promised_nothing() {
         "f:6:1: a best-effort tenant takes what is left and is promised nothing\n  | slo.p99 = \"5ms\"\n  | ^^^ remove \
          the slo, or write class = \"latency-sensitive\"",
     );
+    check(
+        &format!("{}baseline.p99 = \"5ms\"\n", TENANT.replace("latency-sensitive", "best-effort")),
+        "f:6:1: a best-effort tenant takes what is left and is promised nothing\n  | baseline.p99 = \"5ms\"\n  | ^^^^^^^^ \
+         remove the baseline, or write class = \"latency-sensitive\"",
+    );
 }
 
 #[test]
@@ -330,6 +335,7 @@ fn any_config() -> impl Strategy<Value = Config> {
             memory: Bytes(memory),
             command,
             slo,
+            baseline: Baseline { p99: slo.p99 },
             share,
             weight,
             env,

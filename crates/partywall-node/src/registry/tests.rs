@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use partywall_core::tenant::Class;
+use partywall_core::tenant::{Baseline, Class, Slo};
 use partywall_shim_api::frame::{Disposition, ToNode, ToShim};
 use partywall_shim_api::page::Mapped;
 use partywall_shim_api::socket::Socket;
@@ -118,6 +118,8 @@ fn spec(id: u32, memory: Option<Bytes>) -> TenantSpec {
         command: vec!["true".to_owned()],
         env: BTreeMap::new(),
         restart: partywall_core::config::Restart::Never,
+        slo: Slo::default(),
+        baseline: Baseline::default(),
         share: None,
         sms: None,
         token: Token::from_bytes(token),

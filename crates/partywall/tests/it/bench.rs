@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use partywall_core::config::Restart;
 use partywall_core::sm_sets::SmSet;
-use partywall_core::tenant::{Class, TenantId};
+use partywall_core::tenant::{Baseline, Class, Slo, TenantId};
 use partywall_core::units::Bytes;
 use partywall_driver::soft::find_library;
 use partywall_node::arbiter::squeeze::LaunchOptions;
@@ -99,6 +99,8 @@ impl Node<'_> {
             command: vec!["partywall".to_owned()],
             env: BTreeMap::new(),
             restart: Restart::Never,
+            slo: Slo::default(),
+            baseline: Baseline::default(),
             share: None,
             sms,
             token,
