@@ -110,7 +110,7 @@ pub enum Request {
 }
 
 /// What is answered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
 pub enum Reply {
     /// It was not done, and nothing has changed.
@@ -197,7 +197,7 @@ impl Activity {
 }
 
 /// How a tenant is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TenantReport {
     /// Its number in this node.
     pub id: TenantId,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::promise::PromiseFacts;
 use partywall_core::config::{Restart, TenantConfig};
 use partywall_core::copy_scheduler;
 use partywall_core::sm_sets::SmSet;
@@ -158,7 +159,7 @@ pub enum TenantEvent {
 }
 
 /// What is known of a tenant's processes, added up over all of them.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct TenantFacts {
     /// Processes that use the GPU through Partywall now.
     pub processes: u32,
@@ -171,6 +172,9 @@ pub struct TenantFacts {
     /// Why what was promised to it cannot be enforced, a line each.
     #[serde(default)]
     pub reasons: Vec<String>,
+    /// How the promise about its requests stands; `None` for best-effort tenants, and of a node that knows nothing of promises.
+    #[serde(default)]
+    pub promise: Option<PromiseFacts>,
     /// Everything else, for programs: memory by path, copies, launches, the coverage table.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub detail: serde_json::Value,

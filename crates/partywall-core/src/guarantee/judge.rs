@@ -82,8 +82,7 @@ impl Tracker {
     /// How it stands. `outside`: why nothing can be guaranteed, whatever the requests say.
     pub fn status(&self, now: Nanos, outside: &[Reason]) -> Status {
         let p99 = self.beside.percentile(Percentile::P99);
-        let slowdown =
-            p99.zip(self.baseline_p99()).and_then(|(beside, baseline)| slowdown(baseline, beside));
+        let slowdown = p99.zip(self.baseline_p99()).and_then(|(beside, baseline)| slowdown(baseline, beside));
         let (verdict, reasons) = self.verdict(outside);
         Status {
             promised: self.config.slo,

@@ -67,7 +67,9 @@ fn every(nth: u64, slow: u64, fast: u64) -> impl Fn(u64) -> u64 {
 fn s1_kept_beside_others() {
     let mut scene = Scene::new(Some(1.5), None, None);
     scene.baseline();
-    assert!(matches!(scene.said[..], [Happening::Baseline { requests: NEEDED, p99: Nanos(p99) }] if p99 == 2 * MS));
+    assert!(
+        matches!(scene.said[..], [Happening::Baseline { requests: NEEDED, p99: Nanos(p99) }] if p99 == 2 * MS)
+    );
     scene.requests(NEEDED, Phase::Beside, every(50, 2 * MS + MS / 2, MS));
     assert_eq!(scene.verdict(), Ok(Verdict::Kept));
     let status = scene.status();

@@ -385,7 +385,9 @@ fn check_promise(name: &str, class: Class, slo: Slo, baseline: Baseline) -> Resu
         return refused(format!("{name}: {problem}; promise a time such as 5ms or a slowdown such as 1.2"));
     }
     if baseline.p99 == Some(Nanos::ZERO) {
-        return refused(format!("{name}: no request completes within no time; give a baseline such as 1.1ms"));
+        return refused(format!(
+            "{name}: no request completes within no time; give a baseline such as 1.1ms"
+        ));
     }
     Ok(())
 }

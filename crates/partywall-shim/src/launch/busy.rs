@@ -183,17 +183,19 @@ impl Busy {
             self.overlaps.store(true, Ordering::SeqCst);
         } else if began != 0 {
             let overlaps = self.overlaps.swap(false, Ordering::SeqCst);
-            self.record(page, began, now_ns(), overlaps);
+            self.record(page, began, overlaps, now_ns);
         }
     }
 
     /// Leaves a request's time in the page.
-    fn record(&self, page: &Page, began_ns: u64, end_ns: u64, overlaps: bool) {
+    fn record(&self, page: &Page, began_ns: u64, overlaps: bool, now_ns: impl FnOnce() -> u64) {
         // Two threads whose requests end at the same moment: one of them is lost, rather than that one waits for the other.
         if self.writes.swap(true, Ordering::Acquire) {
             return;
         }
         let requests = &page.shim.requests;
+        // Read while nobody else writes: ends are in the order of their slots.
+        let end_ns = now_ns();
         let count = requests.count.load(Ordering::Relaxed);
         // Nothing takes no time: 0 says that it is not known.
         let took_ns = if overlaps { 0 } else { end_ns.saturating_sub(began_ns).max(1) };
