@@ -150,9 +150,10 @@ impl Squeeze {
 
     /// A process is gone.
     pub fn remove(&mut self, now: Nanos, id: ProcessId) {
-        if let Some(gone) = self.processes.remove(&id)
-            && (gone.is_active || !self.tenants().contains_key(&gone.tenant))
-        {
+        let Some(gone) = self.processes.remove(&id) else { return };
+        // It may go on without the node.
+        gone.page.node.hold.store(0, Ordering::Release);
+        if gone.is_active || !self.tenants().contains_key(&gone.tenant) {
             self.seat(now);
         }
     }
