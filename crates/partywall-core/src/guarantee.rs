@@ -179,6 +179,17 @@ pub enum Happening {
     },
 }
 
+/// Requests beside best-effort work, as they were held against the bound when they were reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Judged {
+    /// As good as promised.
+    pub within: u32,
+    /// Not.
+    pub beyond: u32,
+    /// Neither, because their time is not known.
+    pub unknown: u32,
+}
+
 /// A time in which a promise was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Break {
@@ -199,6 +210,8 @@ pub struct Tracker {
     /// p50 and p99 alone, as of the last time that it was looked for.
     baseline: Option<(Nanos, Nanos)>,
     beside: Window,
+    /// Since they were last taken.
+    judged: Judged,
     lost: u64,
     /// Requests ever, those that count for nothing too.
     requests: u64,
@@ -221,6 +234,7 @@ impl Tracker {
             alone: Window::default(),
             baseline: None,
             beside: Window::default(),
+            judged: Judged::default(),
             lost: 0,
             requests: 0,
             last_request: None,
@@ -240,6 +254,11 @@ impl Tracker {
     /// Whether best-effort tenants are to launch nothing now, so that a baseline can be taken.
     pub const fn wants_baseline(&self) -> bool {
         self.holding.is_some()
+    }
+
+    /// Requests beside best-effort work since this was last asked, for who steers by them. None while there is no bound.
+    pub fn take_judged(&mut self) -> Judged {
+        std::mem::take(&mut self.judged)
     }
 
     /// Times in which the promise was broken, the oldest first, at most [`BREAKS_MAX`].
@@ -267,7 +286,17 @@ impl Tracker {
         }
         match phase {
             Phase::Alone => self.alone.push(end, took),
-            Phase::Beside => self.beside.push(end, took),
+            Phase::Beside => {
+                self.beside.push(end, took);
+                let Some(bound) = self.bound() else { return };
+                let Judged { within, beyond, unknown } = &mut self.judged;
+                let count = match took {
+                    Some(took) if took <= bound => within,
+                    Some(_) => beyond,
+                    None => unknown,
+                };
+                *count = count.saturating_add(1);
+            }
             Phase::Unclear => {}
         }
     }

@@ -170,6 +170,17 @@ fn s4_few_requests_decide_where_they_leave_no_doubt() {
 }
 
 #[test]
+fn requests_are_handed_on_as_they_were_judged() {
+    let mut scene = Scene::new(Some(1.5), None, None);
+    scene.requests(10, Phase::Beside, |_| MS);
+    assert_eq!(scene.tracker.take_judged(), Judged::default(), "against nothing");
+    scene.baseline();
+    scene.requests(10, Phase::Beside, |number| number * MS);
+    assert_eq!(scene.tracker.take_judged(), Judged { within: 3, beyond: 6, unknown: 1 });
+    assert_eq!(scene.tracker.take_judged(), Judged::default());
+}
+
+#[test]
 fn s5_best_effort_holds_for_a_baseline_and_not_for_ever() {
     let mut scene = Scene::new(Some(1.2), None, None);
     assert!(scene.tracker.wants_baseline());
