@@ -167,7 +167,7 @@ impl fmt::Display for Reason {
         match self {
             Self::NotPromised => f.write_str("nothing was promised about its requests"),
             Self::LaunchesUndecided => f.write_str(
-                "the node does not decide about launches; start it with --launches, for instance --launches chunks=2",
+                "the node does not decide about launches; start it with --wall partywall or --launches chunks=2",
             ),
             Self::Outside { text } => f.write_str(text),
             Self::Overlap { requests, overlapping } => write!(
