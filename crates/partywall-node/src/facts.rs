@@ -197,7 +197,7 @@ impl TenantView {
             guaranteed: self.guaranteed,
             unknown: self.coverage.unknown.iter().cloned().collect(),
             reasons: self.reasons.clone(),
-            promise: self.promise.clone(),
+            promise: self.promise.clone().map(Box::new),
             // Nothing in it fails to be JSON: keys are text and numbers are whole.
             detail: serde_json::to_value(self).unwrap_or_default(),
         }

@@ -156,7 +156,7 @@ impl Registry {
             }
             Err(reason) => (None, Err(reason)),
         };
-        let state = State::new(
+        let mut state = State::new(
             book,
             options.copies,
             options.launches,
@@ -164,8 +164,8 @@ impl Registry {
             arbiter,
             Measuring::new(watcher, first, options.context_estimate),
             Attaching::new(options.wall, options.clients)?,
-            Promises::new(options.news),
         )?;
+        state.promises = Promises::new(options.news);
         let listener = Listener::bind(socket).map_err(io::Error::other)?;
         let shared = Arc::new(Shared { state: Mutex::new(state) });
         let of_thread = Arc::clone(&shared);

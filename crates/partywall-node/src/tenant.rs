@@ -174,7 +174,7 @@ pub struct TenantFacts {
     pub reasons: Vec<String>,
     /// How the promise about its requests stands; `None` for best-effort tenants, and of a node that knows nothing of promises.
     #[serde(default)]
-    pub promise: Option<PromiseFacts>,
+    pub promise: Option<Box<PromiseFacts>>,
     /// Everything else, for programs: memory by path, copies, launches, the coverage table.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub detail: serde_json::Value,

@@ -81,7 +81,6 @@ impl State {
         arbiter: Arbiter,
         measuring: Measuring,
         attaching: Attaching,
-        promises: Promises,
     ) -> io::Result<Self> {
         let mut generation = [0; 8];
         getrandom(&mut generation, GetRandomFlags::empty())?;
@@ -104,7 +103,7 @@ impl State {
             measuring,
             attaching,
             tenants: BTreeMap::new(),
-            promises,
+            promises: Promises::default(),
             connections: BTreeMap::new(),
             generation: u64::from_ne_bytes(generation),
             started: clock::now(),

@@ -1,8 +1,9 @@
 //! What `partywall ps` and `up` say of promises.
 
-use partywall_core::guarantee::{Reason, Status, Verdict};
+use partywall_core::guarantee::{Reason, Status};
 use partywall_core::units::Nanos;
 use partywall_node::control::TenantReport;
+use partywall_node::promise::Cause;
 
 /// One word, and what was measured of what was promised: `kept, 1.08 of 1.2`.
 pub(super) fn cell(tenant: &TenantReport) -> String {
@@ -30,16 +31,11 @@ pub(super) fn notes(tenant: &TenantReport) -> Vec<String> {
             "{name}: best-effort tenants stand back until it is known what its requests take alone"
         ));
     }
-    for one in promise.history.iter().filter(|one| one.goes_on || promise.status.verdict == Verdict::Broken) {
-        let by: Vec<String> = one
-            .by
-            .iter()
-            .map(|cause| format!("{} for {:.1} s", cause.tenant, cause.time_ns.as_secs()))
-            .collect();
+    if let Some(one) = promise.history.first().filter(|one| one.goes_on) {
+        let cause = |cause: &Cause| format!("{} for {:.1} s", cause.tenant, cause.time_ns.as_secs());
+        let by: Vec<String> = one.by.iter().map(cause).collect();
         let by = if by.is_empty() { String::new() } else { format!(", beside {}", by.join(", ")) };
-        let lasted = one.lasted_ns.as_secs();
-        notes.push(format!("{name}: promise broken for {lasted:.1} s{by}"));
-        break;
+        notes.push(format!("{name}: promise broken for {:.1} s{by}", one.lasted_ns.as_secs()));
     }
     notes
 }
@@ -81,7 +77,7 @@ mod tests {
         }
         tracker.step(now, Event::Time, &mut said);
         let promise = PromiseFacts { status: tracker.status(now, &[]), history: Vec::new() };
-        let facts = TenantFacts { promise: Some(promise), ..TenantFacts::default() };
+        let facts = TenantFacts { promise: Some(Box::new(promise)), ..TenantFacts::default() };
         let report = json!({
             "id": 1, "name": "detector", "class": "latency-sensitive", "activity": "running", "pid": null,
             "running_for_ns": null, "starts_in_ns": null, "restarts": 0, "end": null, "end_text": null,
