@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::diagnostic::{Diagnostic, quoted};
-use crate::tenant::{Class, Share, Slo};
+use crate::tenant::{Baseline, Class, Share, Slo};
 use crate::units::Bytes;
 use crate::wall::Wall;
 
@@ -44,8 +44,9 @@ wall = "auto"               # what stands between the tenants: "auto", or one wa
 [[tenant]]
 name = "detector"           # lower-case letters, digits and hyphens
 class = "latency-sensitive" # keeps the tail latency that it has alone
-slo.p99 = "5ms"             # optional: 99 of 100 requests within this time of their arrival
-slo.slowdown = 1.2          # optional: p99 at most this many times what it is alone
+slo.p99 = "5ms"             # optional: 99 of 100 requests take this time at most
+slo.slowdown = 1.2          # optional: p99 at most this many times what it is alone, which is measured
+                            # unless it is given: baseline.p99 = "1.1ms"
 memory = "12GiB"            # all of its GPU memory; more is refused, to this tenant only
 command = ["python", "serve_detector.py"]
 
@@ -104,6 +105,10 @@ pub struct TenantConfig {
     /// latency that it has alone, as far as the wall allows.
     #[serde(default, skip_serializing_if = "is_default")]
     pub slo: Slo,
+    /// What its requests take alone on the GPU, for latency-sensitive tenants: `baseline.p99 = "1.1ms"`. Default: it is measured, for
+    /// which best-effort tenants stand back for some seconds where a slowdown was promised.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub baseline: Baseline,
     /// The SMs it gets: `share.sms = 80` or `share.percent = 60` (1 to 100, rounded down to SMs as MPS does). Behind
     /// `mps-percentage` the most that it uses, default all; behind `green-contexts` those that it has to itself, no default; behind `partywall`
     /// those that it stays on, default all.
@@ -252,6 +257,7 @@ fn example(key: &str) -> Option<&'static str> {
         "memory" => "memory = \"12GiB\"",
         "command" => "command = [\"python\", \"serve.py\"]",
         "slo" => "slo.p99 = \"5ms\" or slo.slowdown = 1.2",
+        "baseline" => "baseline.p99 = \"1.1ms\"",
         "p99" => "slo.p99 = \"5ms\"",
         "slowdown" => "slo.slowdown = 1.2",
         "share" => "share.sms = 80 or share.percent = 60",

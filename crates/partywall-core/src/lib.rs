@@ -9,6 +9,7 @@ pub mod copy_scheduler;
 pub mod diagnostic;
 pub mod governor;
 pub mod gpu;
+pub mod guarantee;
 pub mod measure;
 pub mod memory_ledger;
 pub mod restart;

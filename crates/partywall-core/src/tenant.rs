@@ -117,10 +117,34 @@ impl fmt::Display for Share {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Slo {
-    /// 99 of 100 requests complete within this time of their arrival.
+    /// 99 of 100 requests take this time at most. A node sees a request from its first launch to when all is through, not when it arrived.
     pub p99: Option<Nanos>,
     /// Largest allowed slowdown: co-run p99 over solo p99 of service time, a fraction of at least 1.
     pub slowdown: Option<f64>,
+}
+
+impl Slo {
+    /// Whether anything was promised.
+    pub const fn is_some(&self) -> bool {
+        self.p99.is_some() || self.slowdown.is_some()
+    }
+
+    /// What is wrong with it, if anything is: of which part, and why.
+    pub fn problem(&self) -> Option<(&'static str, String)> {
+        if self.p99 == Some(Nanos::ZERO) {
+            return Some(("p99", "no request completes within no time".to_owned()));
+        }
+        let slowdown = self.slowdown.filter(|slowdown| !(slowdown.is_finite() && *slowdown >= 1.0))?;
+        Some(("slowdown", format!("a slowdown of {slowdown} cannot be promised: 1 is as fast as alone")))
+    }
+}
+
+/// What is known of a tenant's requests alone, so that it need not be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Baseline {
+    /// 99 of 100 requests take this time at most, alone on the whole GPU.
+    pub p99: Option<Nanos>,
 }
 
 #[cfg(test)]

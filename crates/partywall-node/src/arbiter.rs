@@ -174,6 +174,7 @@ enum Command {
     NoTenant { id: TenantId },
     Process { process: ProcessId, tenant: TenantId, page: Arc<Mapped>, bell: OwnedFd, watch: Arc<CopyWatch> },
     NoProcess { process: ProcessId },
+    HoldUntil { at: Nanos },
 }
 
 /// The arbiter's end that others hold. The thread ends when it is dropped.
@@ -238,6 +239,11 @@ impl Arbiter {
     /// A process is gone.
     pub fn remove(&self, process: ProcessId) {
         self.send(Command::NoProcess { process });
+    }
+
+    /// Best-effort processes launch nothing until then, whoever is at work. A time that is over ends it.
+    pub fn hold_until(&self, at: Nanos) {
+        self.send(Command::HoldUntil { at });
     }
 
     fn send(&self, command: Command) {
@@ -357,6 +363,7 @@ impl Thread {
                     }
                 }
                 Command::NoProcess { process } => self.forget(now, process),
+                Command::HoldUntil { at } => self.squeeze.hold_until(now, at),
             }
             self.publish();
         }
@@ -452,7 +459,8 @@ impl Thread {
         self.room.rest();
         Page::fence();
         if !self.squeeze.look(clock::now) && !self.look() {
-            let limit = self.turns.deadline().map(|at| {
+            let due = [self.turns.deadline(), self.squeeze.deadline()].into_iter().flatten().min();
+            let limit = due.map(|at| {
                 let left = at.saturating_sub(clock::now()).0;
                 Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
             });

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use partywall_core::config::{TenantConfig, WallChoice};
 use partywall_core::sm_sets::SmSet;
-use partywall_core::tenant::{Class, Share, TenantId};
+use partywall_core::tenant::{Baseline, Class, Share, Slo, TenantId};
 use partywall_core::units::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +36,12 @@ pub struct Attach {
     /// Its share of the SMs.
     #[serde(default)]
     pub share: Option<Share>,
+    /// What its requests are promised.
+    #[serde(default)]
+    pub slo: Slo,
+    /// What is known of them alone.
+    #[serde(default)]
+    pub baseline: Baseline,
     /// The program and its arguments, for people to read.
     pub command: Vec<String>,
     /// What LD_PRELOAD is now.
@@ -104,7 +110,7 @@ pub enum Request {
 }
 
 /// What is answered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
 pub enum Reply {
     /// It was not done, and nothing has changed.
@@ -191,7 +197,7 @@ impl Activity {
 }
 
 /// How a tenant is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TenantReport {
     /// Its number in this node.
     pub id: TenantId,

@@ -9,10 +9,11 @@ use partywall_core::tenant::{Class, Share, TenantId};
 use partywall_core::units::{Bytes, Nanos};
 use serde::Serialize;
 
+use crate::promise::PromiseFacts;
 use crate::tenant::TenantFacts;
 
 /// The node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NodeView {
     /// Of Partywall.
     pub version: &'static str,
@@ -69,7 +70,7 @@ pub struct CopyView {
 }
 
 /// A tenant.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TenantView {
     /// Its number.
     pub id: TenantId,
@@ -87,6 +88,8 @@ pub struct TenantView {
     pub guaranteed: Option<bool>,
     /// Why not, a line each.
     pub reasons: Vec<String>,
+    /// How the promise about its requests stands; `None` for best-effort tenants.
+    pub promise: Option<PromiseFacts>,
     /// How often its command was started again.
     pub restarts: u32,
     /// Its memory.
@@ -194,6 +197,7 @@ impl TenantView {
             guaranteed: self.guaranteed,
             unknown: self.coverage.unknown.iter().cloned().collect(),
             reasons: self.reasons.clone(),
+            promise: self.promise.clone().map(Box::new),
             // Nothing in it fails to be JSON: keys are text and numbers are whole.
             detail: serde_json::to_value(self).unwrap_or_default(),
         }
@@ -202,7 +206,29 @@ impl TenantView {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use partywall_core::guarantee::{Config, Event, Phase, Tracker};
+    use partywall_core::tenant::Slo;
+
     use super::*;
+    use crate::promise::{BreakFacts, Cause};
+
+    /// A promise that was broken once and is kept now.
+    fn promise() -> PromiseFacts {
+        let slo = Slo { slowdown: Some(2.0), p99: None };
+        let mut tracker = Tracker::new(Config { slo, baseline: Some(Nanos::from_millis(1)) });
+        let (mut now, mut said) = (Nanos::ZERO, Vec::new());
+        let slow = [1u64; 1_100].into_iter().chain([3; 50]).chain([1; 4_950]);
+        for ms in slow {
+            now = now.saturating_add(Nanos::from_millis(1));
+            let (took, phase) = (Some(Nanos::from_millis(ms)), Phase::Beside);
+            tracker.step(now, Event::Request { end: now, took, phase }, &mut said);
+            tracker.step(now, Event::Time, &mut said);
+        }
+        let by = vec![Cause { tenant: "greedy".to_owned(), time_ns: Nanos::from_secs(1) }];
+        let long = Nanos::from_secs(2);
+        let history = vec![BreakFacts { began_ago_ns: long, lasted_ns: long, goes_on: false, by }];
+        PromiseFacts { status: tracker.status(now, &[]), history }
+    }
 
     /// A node with one tenant, for tests of what is made of it.
     pub(crate) fn node() -> NodeView {
@@ -216,6 +242,7 @@ pub(crate) mod tests {
             sms: None,
             guaranteed: Some(false),
             reasons: vec!["1 unknown entry points of the driver: cuFoo".to_owned()],
+            promise: Some(promise()),
             restarts: 2,
             memory: MemoryView {
                 quota_bytes: Bytes(500),

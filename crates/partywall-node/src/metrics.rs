@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use partywall_core::guarantee::{Status, Verdict};
+use partywall_core::units::Nanos;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -90,6 +92,84 @@ const METRICS: &[Metric] = &[
             let sample = |tenant: &TenantView| Some((vec![tenant.name.clone()], truth(tenant.guaranteed?)));
             node.tenants.iter().filter_map(sample).collect()
         },
+    },
+    Metric {
+        name: "partywall_tenant_promise_kept",
+        kind: Kind::Gauge,
+        labels: TENANT,
+        help: "1 if what was promised about the tenant's requests is kept, 0 if it is broken, both as measured within the last minute; absent while it is not guaranteed",
+        samples: |node| {
+            each_promise(node, |status| match status.verdict {
+                Verdict::Kept => Some(1.0),
+                Verdict::Broken => Some(0.0),
+                Verdict::NotGuaranteed => None,
+            })
+        },
+    },
+    Metric {
+        name: "partywall_tenant_slowdown_ratio",
+        kind: Kind::Gauge,
+        labels: TENANT,
+        help: "p99 of requests beside best-effort tenants within the last minute, over the p99 alone; absent without 1 000 requests",
+        samples: |node| each_promise(node, |status| status.slowdown),
+    },
+    Metric {
+        name: "partywall_tenant_promise_margin_ratio",
+        kind: Kind::Gauge,
+        labels: TENANT,
+        help: "How far that is below what was promised, as a fraction of it; negative above it",
+        samples: |node| each_promise(node, |status| status.margin),
+    },
+    Metric {
+        name: "partywall_tenant_promise_bound_seconds",
+        kind: Kind::Gauge,
+        labels: TENANT,
+        help: "What 99 of 100 requests may take by what was promised",
+        samples: |node| each_promise(node, |status| status.bound_ns.map(Nanos::as_secs)),
+    },
+    Metric {
+        name: "partywall_tenant_requests_above_ratio",
+        kind: Kind::Gauge,
+        labels: TENANT,
+        help: "The part of the requests beside best-effort tenants, within the last minute, that took longer than that",
+        samples: |node| each_promise(node, |status| status.above?.share),
+    },
+    Metric {
+        name: "partywall_tenant_request_p99_seconds",
+        kind: Kind::Gauge,
+        labels: &["tenant", "beside"],
+        help: "p99 of requests: beside best-effort tenants within the last minute (beside=\"best-effort\"), and alone (beside=\"nobody\")",
+        samples: |node| {
+            let both = |tenant: &TenantView| -> Option<[Option<Sample>; 2]> {
+                let status = &tenant.promise.as_ref()?.status;
+                let sides = [("best-effort", status.beside.p99_ns), ("nobody", status.baseline.p99_ns)];
+                Some(sides.map(|(beside, p99)| {
+                    Some((vec![tenant.name.clone(), beside.to_owned()], p99?.as_secs()))
+                }))
+            };
+            node.tenants.iter().filter_map(both).flatten().flatten().collect()
+        },
+    },
+    Metric {
+        name: "partywall_tenant_requests",
+        kind: Kind::Counter,
+        labels: TENANT,
+        help: "Requests of latency-sensitive tenants, from a first launch to when all was through; counted while the node decides about launches",
+        samples: |node| each_promise(node, |status| Some(status.requests as f64)),
+    },
+    Metric {
+        name: "partywall_tenant_requests_lost",
+        kind: Kind::Counter,
+        labels: TENANT,
+        help: "Requests besides, of which nothing is known: there were more than could be read",
+        samples: |node| each_promise(node, |status| Some(status.lost as f64)),
+    },
+    Metric {
+        name: "partywall_tenant_promise_breaks",
+        kind: Kind::Counter,
+        labels: TENANT,
+        help: "How often the promise was broken beyond doubt",
+        samples: |node| each_promise(node, |status| Some(status.breaks as f64)),
     },
     Metric {
         name: "partywall_tenant_restarts",
@@ -306,6 +386,13 @@ fn each(node: &NodeView, value: fn(&TenantView) -> f64) -> Vec<Sample> {
     node.tenants.iter().map(|tenant| (vec![tenant.name.clone()], value(tenant))).collect()
 }
 
+/// Of latency-sensitive tenants, where there is a value.
+fn each_promise(node: &NodeView, value: fn(&Status) -> Option<f64>) -> Vec<Sample> {
+    let sample =
+        |tenant: &TenantView| Some((vec![tenant.name.clone()], value(&tenant.promise.as_ref()?.status)?));
+    node.tenants.iter().filter_map(sample).collect()
+}
+
 fn each_direction(node: &NodeView, value: fn(&DirectionView) -> f64) -> Vec<Sample> {
     let sides = |tenant: &TenantView| {
         [("host-to-device", tenant.host_to_device), ("device-to-host", tenant.device_to_host)]
@@ -370,6 +457,12 @@ mod tests {
             "partywall_tenant_guaranteed{tenant=\"detector\"} 0.0",
             "partywall_tenant_entry_points{tenant=\"detector\",disposition=\"unknown\"} 1.0",
             "partywall_gpu_memory_bytes 1000.0",
+            "partywall_tenant_promise_kept{tenant=\"detector\"} 1.0",
+            "partywall_tenant_slowdown_ratio{tenant=\"detector\"} 1.0",
+            "partywall_tenant_promise_margin_ratio{tenant=\"detector\"} 0.5",
+            "partywall_tenant_request_p99_seconds{tenant=\"detector\",beside=\"nobody\"} 0.001",
+            "partywall_tenant_requests_total{tenant=\"detector\"} 6100.0",
+            "partywall_tenant_promise_breaks_total{tenant=\"detector\"} 1.0",
             "# EOF",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");

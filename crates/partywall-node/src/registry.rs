@@ -16,6 +16,8 @@ mod attachment;
 mod claims;
 mod contexts;
 mod member;
+mod promises;
+mod requests;
 mod serve;
 mod state;
 mod tenant;
@@ -24,6 +26,7 @@ mod views;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -41,6 +44,7 @@ use crate::tenant::{TenantEvent, TenantFacts, TenantService, TenantSpec};
 use crate::watch::{MemoryWatch, Watcher};
 use attachment::Attaching;
 use contexts::Measuring;
+use promises::Promises;
 use state::State;
 
 #[cfg(test)]
@@ -74,6 +78,8 @@ pub struct Options {
     pub wall: WallChoice,
     /// What shows the clients of the node's MPS daemon, where the wall takes one: processes of tenants have to be among them.
     pub clients: Option<ClientWatch>,
+    /// Who gets a line when a promise is broken and when it is kept again.
+    pub news: Option<Sender<String>>,
 }
 
 /// Asks for the process ids of an MPS daemon's clients, or says in a line why they cannot be told.
@@ -93,6 +99,7 @@ impl Options {
             watch,
             wall: WallChoice::Auto,
             clients: None,
+            news: None,
         }
     }
 }
@@ -149,7 +156,7 @@ impl Registry {
             }
             Err(reason) => (None, Err(reason)),
         };
-        let state = State::new(
+        let mut state = State::new(
             book,
             options.copies,
             options.launches,
@@ -158,6 +165,7 @@ impl Registry {
             Measuring::new(watcher, first, options.context_estimate),
             Attaching::new(options.wall, options.clients)?,
         )?;
+        state.promises = Promises::new(options.news);
         let listener = Listener::bind(socket).map_err(io::Error::other)?;
         let shared = Arc::new(Shared { state: Mutex::new(state) });
         let of_thread = Arc::clone(&shared);

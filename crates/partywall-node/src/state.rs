@@ -23,7 +23,7 @@ use crate::walls::Device;
 const VERSION: u32 = 1;
 
 /// The file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct State {
     /// Which version of the file this is.
     version: u32,
@@ -42,7 +42,7 @@ pub(crate) struct State {
 }
 
 /// What is kept of a tenant.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Kept {
     /// What it is.
     pub spec: TenantSpec,
@@ -118,7 +118,7 @@ mod tests {
 
     use partywall_core::config::Restart;
     use partywall_core::sm_sets::{Line, SmSet};
-    use partywall_core::tenant::{Class, Share, TenantId};
+    use partywall_core::tenant::{Baseline, Class, Share, Slo, TenantId};
     use partywall_core::units::Bytes;
     use partywall_core::wall::Wall;
     use proptest::prelude::*;
@@ -136,6 +136,8 @@ mod tests {
             command: vec!["sleep".to_owned(), "1".to_owned()],
             env: BTreeMap::new(),
             restart: Restart::Always,
+            slo: Slo::default(),
+            baseline: Baseline::default(),
             share: Some(Share::Percent(60)),
             sms: Some(SmSet { first: 27, groups: 39, sms_per_group: 2 }),
             token: Token::from_bytes([7; 16]),

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::promise::PromiseFacts;
 use partywall_core::config::{Restart, TenantConfig};
 use partywall_core::copy_scheduler;
 use partywall_core::sm_sets::SmSet;
-use partywall_core::tenant::{Class, Share, TenantId};
+use partywall_core::tenant::{Baseline, Class, Share, Slo, TenantId};
 use partywall_core::units::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -19,7 +20,7 @@ pub const TOKEN_BYTES: usize = 16;
 pub const MAX_TENANTS: usize = 256;
 
 /// A tenant: what runs, and what it was given. Lives as long as the node keeps the tenant, over all its runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TenantSpec {
     /// Its number, never used again by this node for another tenant, also after a restart of the node.
     pub id: TenantId,
@@ -37,6 +38,12 @@ pub struct TenantSpec {
     pub env: BTreeMap<String, String>,
     /// Whether it is started again when it ends.
     pub restart: Restart,
+    /// What its requests were promised.
+    #[serde(default)]
+    pub slo: Slo,
+    /// What is known of them alone.
+    #[serde(default)]
+    pub baseline: Baseline,
     /// The SMs that it asked for.
     #[serde(default)]
     pub share: Option<Share>,
@@ -59,6 +66,8 @@ impl TenantSpec {
             command: config.command.clone(),
             env: config.env.clone(),
             restart: config.restart,
+            slo: config.slo,
+            baseline: config.baseline,
             share: config.share,
             sms: None,
             token,
@@ -150,7 +159,7 @@ pub enum TenantEvent {
 }
 
 /// What is known of a tenant's processes, added up over all of them.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct TenantFacts {
     /// Processes that use the GPU through Partywall now.
     pub processes: u32,
@@ -163,6 +172,9 @@ pub struct TenantFacts {
     /// Why what was promised to it cannot be enforced, a line each.
     #[serde(default)]
     pub reasons: Vec<String>,
+    /// How the promise about its requests stands; `None` for best-effort tenants, and of a node that knows nothing of promises.
+    #[serde(default)]
+    pub promise: Option<Box<PromiseFacts>>,
     /// Everything else, for programs: memory by path, copies, launches, the coverage table.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub detail: serde_json::Value,

@@ -53,6 +53,12 @@ pub const CHUNKS: usize = 16;
 /// For how long a launch is held at most, whatever the page says: beside neighbours that are always active a process goes on, slowly.
 pub const HOLD_LIMIT_NS: u64 = 100_000_000;
 
+/// The same while the node measures what neighbours take alone ([`HOLD_MEASURING`]): launches that slip through would be in what it measures.
+pub const MEASURING_LIMIT_NS: u64 = 12_000_000_000;
+
+/// [`NodeSide::hold`] while the node measures what latency-sensitive neighbours take alone.
+pub const HOLD_MEASURING: u32 = 2;
+
 /// Who the page belongs to. Written by the node before the tenant gets the page, and never after.
 #[derive(Debug)]
 #[repr(C)]
@@ -163,7 +169,7 @@ pub struct NodeSide {
     pub launches_per_chunk: AtomicU32,
     /// How long the device is to be busy with a chunk: the shim puts as many launches in one, and at least one.
     pub chunk_ns: AtomicU32,
-    /// 1 while a best-effort process is to launch nothing: a latency-sensitive neighbour is active.
+    /// 1 while a best-effort process is to launch nothing: a latency-sensitive neighbour is active. [`HOLD_MEASURING`]: for longer.
     pub hold: AtomicU32,
 }
 

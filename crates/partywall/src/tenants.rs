@@ -18,6 +18,7 @@ use crate::error::Failure;
 
 pub(crate) mod asked;
 pub(crate) mod node;
+mod promise;
 pub(crate) mod run;
 pub(crate) mod up;
 pub(crate) mod walls;

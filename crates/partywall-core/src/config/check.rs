@@ -13,7 +13,8 @@ pub(super) fn list_for_table(text: &str, file: &str) -> Option<Diagnostic> {
     let findings = Findings::new(text, file, example)?;
     let places = findings.places();
     let tenants = (0..places.list_len(&[Step::Key("tenant")])).flat_map(|index| {
-        [("tenant", in_tenant(index, &[])), ("slo", in_tenant(index, &[Step::Key("slo")]))]
+        let table = |name| (name, in_tenant(index, &[Step::Key(name)]));
+        [("tenant", in_tenant(index, &[])), table("slo"), table("baseline")]
     });
     let tables = [("gpu", vec![Step::Key("gpu")])].into_iter().chain(tenants);
     findings.list_for_table(tables)
@@ -116,25 +117,24 @@ impl Checker<'_> {
     }
 
     fn promise(&mut self, index: usize, tenant: &TenantConfig) {
-        let slo = tenant.slo;
-        if tenant.class == Class::BestEffort && (slo.p99.is_some() || slo.slowdown.is_some()) {
-            // Reported at the key: `slo.p99 = "5ms"` has no table of its own to point at.
-            let span = self.found.places().key(&in_tenant(index, &[Step::Key("slo")]));
-            let message = "a best-effort tenant takes what is left and is promised nothing".to_owned();
-            self.found.report(
-                span,
-                message,
-                "remove the slo, or write class = \"latency-sensitive\"".to_owned(),
-            );
+        let given = [("slo", tenant.slo.is_some()), ("baseline", tenant.baseline.p99.is_some())];
+        if tenant.class == Class::BestEffort {
+            for (key, _) in given.into_iter().filter(|(_, given)| *given) {
+                // Reported at the key: `slo.p99 = "5ms"` has no table of its own to point at.
+                let span = self.found.places().key(&in_tenant(index, &[Step::Key(key)]));
+                let message = "a best-effort tenant takes what is left and is promised nothing".to_owned();
+                let help = format!("remove the {key}, or write class = \"latency-sensitive\"");
+                self.found.report(span, message, help);
+            }
             return;
         }
-        if slo.p99 == Some(Nanos::ZERO) {
-            let message = "no request completes within no time".to_owned();
-            self.report_value(index, &[Step::Key("slo"), Step::Key("p99")], message);
+        if let Some((key, message)) = tenant.slo.problem() {
+            self.report_value(index, &[Step::Key("slo"), Step::Key(key)], message);
         }
-        if let Some(slowdown) = slo.slowdown.filter(|slowdown| !(slowdown.is_finite() && *slowdown >= 1.0)) {
-            let message = format!("a slowdown of {slowdown} cannot be promised: 1 is as fast as alone");
-            self.report_value(index, &[Step::Key("slo"), Step::Key("slowdown")], message);
+        if tenant.baseline.p99 == Some(Nanos::ZERO) {
+            let span = self.place(index, &[Step::Key("baseline"), Step::Key("p99")]);
+            let message = "no request completes within no time".to_owned();
+            self.found.report(span, message, "write baseline.p99 = \"1.1ms\"".to_owned());
         }
     }
 

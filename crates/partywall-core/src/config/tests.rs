@@ -97,7 +97,8 @@ fn an_unknown_class_is_shown_with_the_two_classes() {
 
 #[test]
 fn unknown_keys_are_shown_with_the_nearest() {
-    let known = "`name`, `class`, `memory`, `command`, `slo`, `share`, `weight`, `env`, `restart`";
+    let known =
+        "`name`, `class`, `memory`, `command`, `slo`, `baseline`, `share`, `weight`, `env`, `restart`";
     let help = format!("did you mean `restart`? Known: {known}");
     check_line("restrat = \"never\"", 1, "unknown key `restrat`", &help);
     check_line("slo.p999 = \"1s\"", 5, "unknown key `p999`", "did you mean `p99`? Known: `p99`, `slowdown`");
@@ -175,6 +176,8 @@ fn values_that_make_no_sense_are_refused() {
     check_line("weight = 0", 10, "the weight 0 is out of range", &write("weight"));
     check_line("weight = 1025", 10, "the weight 1025 is out of range", &write("weight"));
     check_line("slo.p99 = \"0s\"", 11, "no request completes within no time", &write("p99"));
+    let given = "write baseline.p99 = \"1.1ms\"";
+    check_line("baseline.p99 = \"0s\"", 16, "no request completes within no time", given);
     for bad in ["0.99", "nan", "inf"] {
         let shown = bad.replace("nan", "NaN");
         let message = format!("a slowdown of {shown} cannot be promised: 1 is as fast as alone");
@@ -222,6 +225,11 @@ fn a_best_effort_tenant_is_promised_nothing() {
         "f:6:1: a best-effort tenant takes what is left and is promised nothing\n  | slo.p99 = \"5ms\"\n  | ^^^ remove \
          the slo, or write class = \"latency-sensitive\"",
     );
+    check(
+        &format!("{}baseline.p99 = \"5ms\"\n", TENANT.replace("latency-sensitive", "best-effort")),
+        "f:6:1: a best-effort tenant takes what is left and is promised nothing\n  | baseline.p99 = \"5ms\"\n  | ^^^^^^^^ \
+         remove the baseline, or write class = \"latency-sensitive\"",
+    );
 }
 
 #[test]
@@ -246,7 +254,7 @@ fn the_schema_names_every_key_and_every_value() {
     collect(&parsed, &mut keys, &mut values);
     let expected = [
         "gpu", "select", "wall", "tenant", "name", "class", "memory", "command", "slo", "p99", "slowdown",
-        "share", "sms", "percent", "weight", "env", "restart",
+        "baseline", "share", "sms", "percent", "weight", "env", "restart",
     ];
     for key in expected {
         assert!(keys.iter().any(|(name, _)| name == key), "{key} is not in the schema");
@@ -330,6 +338,7 @@ fn any_config() -> impl Strategy<Value = Config> {
             memory: Bytes(memory),
             command,
             slo,
+            baseline: Baseline { p99: slo.p99 },
             share,
             weight,
             env,

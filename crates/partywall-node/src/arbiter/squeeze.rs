@@ -16,6 +16,9 @@
 //! That a process is active is a claim. One that stands for longer than [`LIMIT`] no longer counts until it is taken back: nobody
 //! waits for an answer that long, or the process never looks whether its work is done.
 //!
+//! Besides, all of them hold while what latency-sensitive tenants take alone is measured ([`Squeeze::hold_until`]): until a time that has to be
+//! put off again and again, so that nobody is forgotten.
+//!
 //! # Scenarios
 //!
 //! - S1: a latency-sensitive process becomes active: best-effort ones hold; it is idle for the release time: they go on.
@@ -23,6 +26,7 @@
 //! - S3: who is active for too long no longer counts, and counts again after it was idle.
 //! - S4: processes that come or go: who comes in between holds as well, and one that dies active does not leave others held.
 //! - S5: tenants of one class alone: nobody holds.
+//! - S6: something is measured: best-effort processes hold, also those that come, until the time is over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -32,7 +36,7 @@ use std::sync::atomic::Ordering;
 use partywall_core::sm_arbiter::{Action, Config, Event, Follow, Policy, Seat, SmArbiter};
 use partywall_core::tenant::{Class, TenantId};
 use partywall_core::units::{Nanos, SmCount};
-use partywall_shim_api::page::{CHUNKS, Mapped};
+use partywall_shim_api::page::{CHUNKS, HOLD_MEASURING, Mapped};
 
 use super::{OptionsError, value};
 use crate::leases::ProcessId;
@@ -119,6 +123,8 @@ pub struct Squeeze {
     active: BTreeSet<TenantId>,
     holding: BTreeSet<TenantId>,
     wake: Option<Nanos>,
+    /// Until when all best-effort processes hold.
+    measuring: Option<Nanos>,
     actions: Vec<Action>,
 }
 
@@ -132,6 +138,7 @@ impl Squeeze {
             active: BTreeSet::new(),
             holding: BTreeSet::new(),
             wake: None,
+            measuring: None,
             actions: Vec::new(),
         }
     }
@@ -142,14 +149,14 @@ impl Squeeze {
             return;
         }
         let is_new = !self.tenants().contains_key(&tenant);
-        self.processes.insert(
-            id,
-            Process { tenant, class, page: Arc::clone(page), since: Nanos::ZERO, is_active: false },
-        );
-        page.node.hold.store(u32::from(self.holding.contains(&tenant)), Ordering::Relaxed);
-        page.node.launches_per_chunk.store(self.options.launches, Ordering::Relaxed);
-        page.node.chunk_ns.store(u32::try_from(self.options.chunk.0).unwrap_or(u32::MAX), Ordering::Relaxed);
-        page.node.chunks_max.store(self.options.chunks, Ordering::Release);
+        let page = Arc::clone(page);
+        let process = Process { tenant, class, page, since: Nanos::ZERO, is_active: false };
+        let node = &process.page.node;
+        node.hold.store(self.hold(&process), Ordering::Relaxed);
+        node.launches_per_chunk.store(self.options.launches, Ordering::Relaxed);
+        node.chunk_ns.store(u32::try_from(self.options.chunk.0).unwrap_or(u32::MAX), Ordering::Relaxed);
+        node.chunks_max.store(self.options.chunks, Ordering::Release);
+        self.processes.insert(id, process);
         if is_new {
             self.seat(now);
         }
@@ -157,9 +164,10 @@ impl Squeeze {
 
     /// A process is gone.
     pub fn remove(&mut self, now: Nanos, id: ProcessId) {
-        if let Some(gone) = self.processes.remove(&id)
-            && (gone.is_active || !self.tenants().contains_key(&gone.tenant))
-        {
+        let Some(gone) = self.processes.remove(&id) else { return };
+        // It may go on without the node.
+        gone.page.node.hold.store(0, Ordering::Release);
+        if gone.is_active || !self.tenants().contains_key(&gone.tenant) {
             self.seat(now);
         }
     }
@@ -199,8 +207,23 @@ impl Squeeze {
         self.tell();
     }
 
+    /// All best-effort processes hold until then, whoever is active.
+    pub fn hold_until(&mut self, now: Nanos, at: Nanos) {
+        self.measuring = Some(at).filter(|at| *at > now);
+        self.tell();
+    }
+
+    /// When there is something to do even if nobody moves.
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.measuring
+    }
+
     /// Looks who is active. Asks for the time only where it matters; whether there is anything to look for soon.
     pub fn look(&mut self, now: impl Fn() -> Nanos) -> bool {
+        if self.measuring.is_some_and(|at| now() >= at) {
+            self.measuring = None;
+            self.tell();
+        }
         let Some(arbiter) = &mut self.arbiter else { return false };
         let (mut changed, mut launching) = (false, false);
         for process in self.processes.values_mut() {
@@ -262,8 +285,16 @@ impl Squeeze {
 
     fn tell(&self) {
         for process in self.processes.values() {
-            let holds = process.class == Class::BestEffort && self.holding.contains(&process.tenant);
-            process.page.node.hold.store(u32::from(holds), Ordering::Release);
+            process.page.node.hold.store(self.hold(process), Ordering::Release);
+        }
+    }
+
+    /// What a process is told.
+    fn hold(&self, process: &Process) -> u32 {
+        match process.class {
+            Class::LatencySensitive => 0,
+            Class::BestEffort if self.measuring.is_some() => HOLD_MEASURING,
+            Class::BestEffort => u32::from(self.holding.contains(&process.tenant)),
         }
     }
 }

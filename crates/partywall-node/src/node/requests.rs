@@ -7,7 +7,7 @@ use partywall_core::config::{MAX_WEIGHT, Restart, TenantConfig, WallChoice, is_t
 use partywall_core::diagnostic::{nearest, quoted};
 use partywall_core::restart::BackOff;
 use partywall_core::sm_sets::SmSet;
-use partywall_core::tenant::{Class, Share, TenantId};
+use partywall_core::tenant::{Baseline, Class, Share, Slo, TenantId};
 use partywall_core::units::{Bytes, Nanos};
 
 use super::{Closing, Lifetime, Node};
@@ -115,6 +115,7 @@ impl Node<'_> {
         let mut names = BTreeSet::new();
         for config in configs {
             check(&config.name, config.memory, config.weight, &config.command)?;
+            check_promise(&config.name, config.class, config.slo, config.baseline)?;
             if !names.insert(&config.name) {
                 return Err(Error::Refused(format!("two tenants are named {}", quoted(&config.name))));
             }
@@ -209,6 +210,7 @@ impl Node<'_> {
         let name = asked.name.clone().unwrap_or_else(|| format!("run-{}", id.0));
         // Without a limit, memory cannot be wrong.
         check(&name, asked.memory.unwrap_or(Bytes(1)), asked.weight, &asked.command)?;
+        check_promise(&name, asked.class, asked.slo, asked.baseline)?;
         if self.position(&name).is_some_and(|index| self.tenants[index].activity().is_active()) {
             return Err(Error::Refused(format!(
                 "a tenant named {} runs already; give another --name",
@@ -239,6 +241,8 @@ impl Node<'_> {
             command: asked.command,
             env: BTreeMap::new(),
             restart: Restart::Never,
+            slo: asked.slo,
+            baseline: asked.baseline,
             share: asked.share,
             sms,
             token: token()?,
@@ -365,6 +369,25 @@ fn check(name: &str, memory: Bytes, weight: Option<u32>, command: &[String]) -> 
     }
     if command.first().is_none_or(String::is_empty) {
         return refused(format!("{name}: there is no command"));
+    }
+    Ok(())
+}
+
+/// The same as in a file, for who does not come with one.
+fn check_promise(name: &str, class: Class, slo: Slo, baseline: Baseline) -> Result<(), Error> {
+    let refused = |text: String| Err(Error::Refused(text));
+    if class == Class::BestEffort && (slo.is_some() || baseline.p99.is_some()) {
+        return refused(format!(
+            "{name}: a best-effort tenant takes what is left and is promised nothing; make it latency-sensitive (--class ls)"
+        ));
+    }
+    if let Some((_, problem)) = slo.problem() {
+        return refused(format!("{name}: {problem}; promise a time such as 5ms or a slowdown such as 1.2"));
+    }
+    if baseline.p99 == Some(Nanos::ZERO) {
+        return refused(format!(
+            "{name}: no request completes within no time; give a baseline such as 1.1ms"
+        ));
     }
     Ok(())
 }

@@ -176,6 +176,9 @@ impl State {
         {
             arbiter.add(process, id, page, bell, copies);
         }
+        if self.launches.decided {
+            self.promises.add(now, number, id);
+        }
         self.dirty.insert(id);
         self.measuring.hurry(now);
         Ok(())

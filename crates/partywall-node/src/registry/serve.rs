@@ -7,6 +7,7 @@ use partywall_shim_api::socket::Listener;
 use rustix::event::{Timespec, epoll};
 
 use super::Shared;
+use super::promises::LOOK as LOOK_AT_REQUESTS;
 use super::state::{CLIENTS, LISTENER, READING, State, TICK, WAKE};
 use crate::clock;
 
@@ -24,9 +25,10 @@ pub(super) fn run(shared: &Shared, listener: &Listener) {
     let name = epoll::EventData::new_u64(LISTENER);
     let mut listens = epoll::add(&polls, listener, name, epoll::EventFlags::IN).is_ok();
     let (mut next_tick, mut ticks) = (clock::now(), 0u64);
+    let mut next_look = None;
     let mut events = Vec::with_capacity(EVENTS);
     loop {
-        wait(shared, &polls, next_tick, &mut events);
+        wait(shared, &polls, next_look.unwrap_or(next_tick).min(next_tick), &mut events);
         let now = clock::now();
         let mut state = shared.lock();
         if state.is_over() {
@@ -50,12 +52,19 @@ pub(super) fn run(shared: &Shared, listener: &Listener) {
             listens = listens || epoll::add(&polls, listener, name, epoll::EventFlags::IN).is_ok();
             next_tick = now.saturating_add(TICK);
         }
+        if next_look.is_some_and(|at| now >= at) {
+            state.look_at_requests(now);
+            next_look = None;
+        }
+        if next_look.is_none() && state.promises.is_watching() {
+            next_look = Some(now.saturating_add(LOOK_AT_REQUESTS));
+        }
         state.settle(now);
     }
 }
 
-fn wait(shared: &Shared, polls: &std::os::fd::OwnedFd, next_tick: Nanos, events: &mut Vec<epoll::Event>) {
-    let due = shared.lock().leases.deadline().map_or(next_tick, |at| at.min(next_tick));
+fn wait(shared: &Shared, polls: &std::os::fd::OwnedFd, next: Nanos, events: &mut Vec<epoll::Event>) {
+    let due = shared.lock().leases.deadline().map_or(next, |at| at.min(next));
     let left = due.saturating_sub(clock::now()).0;
     let limit = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
     // Interrupted: nothing has happened then.

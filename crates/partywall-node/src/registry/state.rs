@@ -17,6 +17,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use super::attachment::Attaching;
 use super::contexts::Measuring;
 use super::member::{Connection, Stage};
+use super::promises::Promises;
 use super::tenant::Tenant;
 use crate::arbiter::squeeze::LaunchOptions;
 use crate::arbiter::{Arbiter, CopyOptions};
@@ -56,6 +57,7 @@ pub(crate) struct State {
     pub(crate) measuring: Measuring,
     pub(crate) attaching: Attaching,
     pub(crate) tenants: BTreeMap<TenantId, Tenant>,
+    pub(super) promises: Promises,
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) generation: u64,
     pub(crate) started: Nanos,
@@ -101,6 +103,7 @@ impl State {
             measuring,
             attaching,
             tenants: BTreeMap::new(),
+            promises: Promises::default(),
             connections: BTreeMap::new(),
             generation: u64::from_ne_bytes(generation),
             started: clock::now(),
@@ -145,6 +148,7 @@ impl State {
             arbiter.add_tenant(spec.id, spec.class, spec.weight);
         }
         self.tenants.insert(spec.id, Tenant::new(spec.clone(), now));
+        self.promises.add_tenant(spec);
         // What is not guaranteed to anybody is less now.
         self.dirty.extend(self.tenants.keys());
         self.admit_early(now);
@@ -170,6 +174,7 @@ impl State {
             arbiter.remove_tenant(id);
         }
         self.tenants.remove(&id);
+        self.promises.remove_tenant(id);
         self.dirty.extend(self.tenants.keys());
         self.settle(now);
     }
@@ -297,6 +302,7 @@ impl State {
             }
             self.dirty.insert(member.tenant);
             member.leave_alone();
+            self.promises.remove(now, number);
             if let Some(arbiter) = &self.arbiter {
                 arbiter.remove(ProcessId(number));
             }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use partywall_core::tenant::Class;
+use partywall_core::tenant::{Baseline, Class, Slo};
 use partywall_shim_api::frame::{Disposition, ToNode, ToShim};
 use partywall_shim_api::page::Mapped;
 use partywall_shim_api::socket::Socket;
@@ -22,6 +22,7 @@ use crate::watch::Reading;
 mod attachment;
 mod faults;
 mod measured;
+mod promises;
 
 const MIB: u64 = 1 << 20;
 
@@ -32,6 +33,8 @@ struct Bench {
     shows: Arc<Mutex<Result<Reading, String>>>,
     meanwhile: Meanwhile,
     context_estimate: Bytes,
+    launches: LaunchOptions,
+    news: Option<Sender<String>>,
 }
 
 /// Something that happens while the driver is asked.
@@ -61,6 +64,8 @@ impl Bench {
             shows: Arc::new(Mutex::new(Err("nothing to show".to_owned()))),
             meanwhile: Meanwhile::default(),
             context_estimate,
+            launches: LaunchOptions::default(),
+            news: None,
         };
         bench.start();
         bench
@@ -76,6 +81,8 @@ impl Bench {
         let options = Options {
             reserve: Bytes::ZERO,
             context_estimate: self.context_estimate,
+            launches: self.launches,
+            news: self.news.clone(),
             ..Options::new(Bytes::from_gib(10), Ok(watch))
         };
         let _ = std::fs::remove_file(self.socket());
@@ -118,6 +125,8 @@ fn spec(id: u32, memory: Option<Bytes>) -> TenantSpec {
         command: vec!["true".to_owned()],
         env: BTreeMap::new(),
         restart: partywall_core::config::Restart::Never,
+        slo: Slo::default(),
+        baseline: Baseline::default(),
         share: None,
         sms: None,
         token: Token::from_bytes(token),
@@ -248,7 +257,7 @@ fn who_does_not_belong_is_told_why() {
     });
     let cases = [
         (Token::from_bytes([9; 16]), VERSION, "no tenant has this token"),
-        (token, VERSION + 1, "speaks version 4, the node version 3; start the tenant again"),
+        (token, VERSION + 1, "speaks version 5, the node version 4; start the tenant again"),
     ];
     for (token, version, says) in cases {
         let text = Shim::join(&bench.socket(), token, version, 0).err().unwrap();

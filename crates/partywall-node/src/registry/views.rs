@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use partywall_core::guarantee::Reason;
 use partywall_core::tenant::TenantId;
 use partywall_core::units::{Bytes, Nanos};
 
@@ -12,6 +13,7 @@ use super::tenant::{Tenant, direction_view, memory_view};
 use crate::clock;
 use crate::facts::{CopyView, MemoryView, NodeView, ProcessView, TenantView};
 use crate::leases::ProcessId;
+use crate::promise::PromiseFacts;
 
 impl State {
     /// How everything is now.
@@ -68,6 +70,7 @@ impl State {
             // Nothing is promised before it was seen.
             guaranteed = guaranteed.filter(|guaranteed| !guaranteed);
         }
+        let promise = self.promise(id, guaranteed, &reasons);
         TenantView {
             id,
             name: tenant.spec.name.clone(),
@@ -77,6 +80,7 @@ impl State {
             sms: tenant.spec.sms,
             guaranteed,
             reasons,
+            promise,
             restarts: tenant.restarts,
             memory,
             host_to_device: direction_view(&counters, 0),
@@ -91,6 +95,25 @@ impl State {
             processes_refused: tenant.processes_refused,
             processes: self.members(id).map(|one| self.process_view(one)).collect(),
         }
+    }
+
+    /// How the promise about a tenant's requests stands, given whether all else that was promised to it can be kept.
+    fn promise(&self, id: TenantId, guaranteed: Option<bool>, reasons: &[String]) -> Option<PromiseFacts> {
+        let outside = if !self.launches.decided {
+            vec![Reason::LaunchesUndecided]
+        } else if guaranteed == Some(false) {
+            reasons.iter().map(|text| Reason::Outside { text: text.clone() }).collect()
+        } else if guaranteed.is_none() {
+            let text = if self.attaching.is_needed() {
+                "none of its processes has been seen among the clients of the node's MPS daemon yet"
+            } else {
+                "none of its processes has used the GPU yet"
+            };
+            vec![Reason::Outside { text: text.to_owned() }]
+        } else {
+            Vec::new()
+        };
+        self.promises.facts(clock::now(), id, &outside, |other| self.name_of(other))
     }
 
     fn memory(&self, id: TenantId, counters: &Counters) -> MemoryView {

@@ -8,6 +8,7 @@ use super::cuda::{self, Cuda, Kind, MEMORY_HOST, MEMORY_UNIFIED, Planes, Rows, W
 use super::driver::Stream;
 use super::submit::{Job, Place, submit};
 use super::{announce, gate, pageable, shared};
+use crate::launch::busy;
 use crate::node;
 use crate::process::page;
 use crate::sys::CUresult;
@@ -87,9 +88,24 @@ fn gated(request: &Request, stream: Stream, blocks: bool) -> Option<CUresult> {
     Some(if blocks { cuda::synchronize(stream) } else { CUresult::SUCCESS })
 }
 
-/// Has a copy go in packets, or passes it on.
+/// Has a copy go in packets, or passes it on. Who waits for a copy to the host has waited for what it copies.
 #[inline]
 fn route(
+    way: (usize, usize),
+    stream: Stream,
+    blocks: bool,
+    request: impl FnOnce() -> Request,
+    pass: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let result = send(way, stream, blocks, request, pass);
+    if blocks && way.0 == OUT && result == CUresult::SUCCESS {
+        busy::waited(false);
+    }
+    result
+}
+
+#[inline]
+fn send(
     (direction, bytes): (usize, usize),
     stream: Stream,
     blocks: bool,

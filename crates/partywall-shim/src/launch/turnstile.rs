@@ -12,7 +12,7 @@
 //! device still has the next chunk when it is through with one. How many launches make a chunk follows from what chunks take
 //! ([`super::chunks`]). A graph that is launched as a whole is a chunk of its own.
 //!
-//! Waiting is safe from the outside and from the inside: it ends when the node is gone, and in any case after [`HOLD_LIMIT_NS`], because a
+//! Waiting is safe from the outside and from the inside: it ends when the node is gone, and in any case after [`HOLD_LIMIT_NS`] ([`MEASURING_LIMIT_NS`] while the node measures), because a
 //! program may have two threads of which one launches what the other one's kernel waits for.
 //!
 //! # Scenarios
@@ -27,7 +27,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use partywall_shim_api::page::{HEARTBEAT_LIMIT_NS, HOLD_LIMIT_NS, Page};
+use partywall_shim_api::page::{HEARTBEAT_LIMIT_NS, HOLD_LIMIT_NS, HOLD_MEASURING, MEASURING_LIMIT_NS, Page};
 
 use super::chunks::{Chunk, Chunks, STREAMS, Took, counter};
 use crate::clock::now_ns;
@@ -144,10 +144,12 @@ fn goes(page: &Page, waited_ns: u64) -> bool {
     if may_go(page) {
         return true;
     }
-    if waited_ns <= HOLD_LIMIT_NS {
+    let hold = page.node.hold.load(Ordering::Acquire);
+    let limit_ns = if hold == HOLD_MEASURING { MEASURING_LIMIT_NS } else { HOLD_LIMIT_NS };
+    if waited_ns <= limit_ns {
         return false;
     }
-    if page.node.hold.load(Ordering::Acquire) == 0 {
+    if hold == 0 {
         // Chunks that are not through by now belong to a context that is gone, or run for so long that they need no more
         // beside them. Should the device still clear their words, that does no harm.
         LOST.store(u32::MAX, Ordering::Relaxed);
@@ -247,6 +249,16 @@ mod tests {
         assert!(goes(&page, 0));
         page.node.hold.store(1, Ordering::Relaxed);
         assert!(!goes(&page, HOLD_LIMIT_NS));
+    }
+
+    #[test]
+    fn s2_s3_a_hold_for_measuring_is_longer_and_ends() {
+        let page = page(1);
+        page.node.hold.store(HOLD_MEASURING, Ordering::Relaxed);
+        assert!(!goes(&page, HOLD_LIMIT_NS + 1));
+        assert!(goes(&page, MEASURING_LIMIT_NS + 1));
+        page.node.hold.store(0, Ordering::Relaxed);
+        assert!(goes(&page, 0));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use partywall_core::config::{MAX_WEIGHT, WallChoice, is_tenant_name};
-use partywall_core::tenant::{Class, Share};
+use partywall_core::tenant::{Class, Share, Slo};
 use partywall_core::units::{Bytes, Nanos};
 use partywall_node::arbiter::CopyOptions;
 use partywall_node::arbiter::squeeze::LaunchOptions;
@@ -82,6 +82,17 @@ pub struct RunTenantArguments {
     /// Its share of the SMs: 60% or 80sms. Kept behind mps-percentage and green-contexts.
     #[arg(long, value_name = "SHARE")]
     pub share: Option<Share>,
+    /// Promise that the p99 of its requests beside others is at most this many times what it is alone, for instance 1.2 (docs/guarantee.md).
+    /// For latency-sensitive tenants, as are the next two.
+    #[arg(long, value_name = "FACTOR", value_parser = slowdown)]
+    pub slowdown: Option<f64>,
+    /// Promise that 99 of 100 of its requests take this time at most, for instance 5ms.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub slo_p99: Option<Nanos>,
+    /// The p99 of its requests alone, for instance 1.1ms. Default: it is measured, for which best-effort tenants stand back for some
+    /// seconds where a slowdown was promised.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub baseline_p99: Option<Nanos>,
     /// The weight of its copies over PCIe against other tenants', 1 to 1024. Default: by class.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_WEIGHT)))]
     pub pcie_weight: Option<u32>,
@@ -226,6 +237,19 @@ fn memory(text: &str) -> Result<Bytes, String> {
         }
         bytes => bytes.map_err(|error| error.to_string()),
     }
+}
+
+fn time(text: &str) -> Result<Nanos, String> {
+    match Nanos::from_str(text) {
+        Ok(Nanos::ZERO) => Err("no request completes within no time; write a time such as 5ms".to_owned()),
+        time => time.map_err(|error| error.to_string()),
+    }
+}
+
+fn slowdown(text: &str) -> Result<f64, String> {
+    let factor = text.parse().map_err(|_| format!("`{text}` is no factor; write one such as 1.2"))?;
+    let problem = Slo { slowdown: Some(factor), p99: None }.problem();
+    problem.map_or(Ok(factor), |(_, problem)| Err(format!("{problem}; write a factor such as 1.2")))
 }
 
 fn name(text: &str) -> Result<String, String> {

@@ -13,7 +13,7 @@ use partywall_node::log::Follower;
 use partywall_node::walls::keeps_shares;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::folder;
+use super::{folder, promise};
 use crate::cli::tenants::{CoverageArguments, LogsArguments, PsArguments, RestartArguments, StopArguments};
 use crate::error::Failure;
 use crate::output;
@@ -45,7 +45,8 @@ fn table(tenants: &[TenantReport]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
-        "name", "class", "state", "pid", "memory", "of", "weight", "restarts", "wall", "covered", "command",
+        "name", "class", "state", "pid", "memory", "of", "weight", "restarts", "wall", "covered", "promise",
+        "command",
     ]);
     for column in [3, 4, 5, 6, 7] {
         if let Some(column) = table.column_mut(column) {
@@ -64,6 +65,7 @@ fn table(tenants: &[TenantReport]) -> String {
             tenant.restarts.to_string(),
             walled(tenant),
             covered(tenant),
+            promise::cell(tenant),
             clipped(&tenant.command.join(" ")),
         ]);
     }
@@ -74,7 +76,8 @@ fn table(tenants: &[TenantReport]) -> String {
     let lost = tenants.iter().filter(|tenant| tenant.log_bytes_lost > 0).map(|tenant| {
         format!("{}: {} bytes of its log could not be written", tenant.name, tenant.log_bytes_lost)
     });
-    let notes: Vec<String> = reasons.chain(lost).collect();
+    let promises = tenants.iter().flat_map(promise::notes);
+    let notes: Vec<String> = reasons.chain(promises).chain(lost).collect();
     let notes = if notes.is_empty() { String::new() } else { format!("\n{}\n", notes.join("\n")) };
     format!("{table}\n{notes}")
 }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io::Write as _;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
 
 use partywall_core::units::Bytes;
 use partywall_driver::error::DriverError;
@@ -45,7 +46,8 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<(), Failure> {
         lifetime: lifetime(arguments)?,
         temporary: arguments.temporary,
     };
-    let gpu = Options { copies: arguments.copies.unwrap_or_default(), ..gpu()? };
+    let (copies, news) = (arguments.copies.unwrap_or_default(), Some(telling()?));
+    let gpu = Options { copies, news, ..gpu()? };
     // Made once the folder is ours, dropped when the node has ended.
     let server = RefCell::new(None);
     let service = |folder: &Folder, wall: Standing| -> Result<Box<dyn TenantService>, Error> {
@@ -75,6 +77,15 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<(), Failure> {
         said.map_err(|error| Error::System { action: "saying that the node is ready", error })
     };
     Ok(node::run(settings, service, &mut |line| say(line), ready)?)
+}
+
+/// Says what it is sent. Whoever has something to say does not wait for the terminal.
+fn telling() -> Result<Sender<String>, Failure> {
+    let (sender, lines) = mpsc::channel::<String>();
+    let tell = move || lines.iter().for_each(|line| say(&line));
+    // It ends when nobody can send any more.
+    std::thread::Builder::new().name("news".to_owned()).spawn(tell).map_err(Failure::internal)?;
+    Ok(sender)
 }
 
 fn lifetime(arguments: &NodeArguments) -> Result<Lifetime, Failure> {

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use partywall_core::config::WallChoice;
+use partywall_core::tenant::{Baseline, Class, Slo};
 use partywall_node::client::Client;
 use partywall_node::control::{Attach, Reply, Request};
 use partywall_node::environment::PRELOAD;
@@ -20,6 +21,19 @@ use crate::error::Failure;
 pub(crate) fn run(arguments: &RunTenantArguments) -> Result<(), Failure> {
     if let Some(wall) = arguments.wall {
         check_built(wall)?;
+    }
+    let promised = [
+        ("--slowdown", arguments.slowdown.is_some()),
+        ("--slo-p99", arguments.slo_p99.is_some()),
+        ("--baseline-p99", arguments.baseline_p99.is_some()),
+    ];
+    if let (Class::BestEffort, Some((option, _))) =
+        (arguments.class, promised.iter().find(|(_, given)| *given))
+    {
+        return Err(Failure::input_with_hint(
+            format!("{option}: a best-effort tenant takes what is left and is promised nothing"),
+            "make it latency-sensitive with --class ls",
+        ));
     }
     let mut private = None;
     let mut client = match Client::connect(&folder(&arguments.node)?) {
@@ -90,6 +104,8 @@ fn attach(client: &mut Client, arguments: &RunTenantArguments) -> Result<(Tenant
         weight: arguments.pcie_weight,
         wall: arguments.wall,
         share: arguments.share,
+        slo: Slo { p99: arguments.slo_p99, slowdown: arguments.slowdown },
+        baseline: Baseline { p99: arguments.baseline_p99 },
         command: shown,
         preload,
         grace: arguments.grace,

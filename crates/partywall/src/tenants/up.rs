@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &UpArguments) -> Result<(), Failure> {
             }
             return Err(refused.into());
         }
-        walls::say_what_is_not_kept(&config, walls::of(&mut client)?);
+        walls::say_what_is_not_kept(&config, &mut client)?;
         drop(launched);
         return output::print(&format!("started: {}", names.join(", ")));
     }
@@ -165,7 +165,7 @@ impl Foreground {
         if self.stopped_by.is_none() {
             client.ask(&self.request)?;
             if !std::mem::replace(&mut self.said, true) {
-                walls::say_what_is_not_kept(&self.config, walls::of(client)?);
+                walls::say_what_is_not_kept(&self.config, client)?;
             }
         }
         Ok(client.send(&Request::Wait { names: self.names.clone() })?)

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use partywall_core::config::{Config, WallChoice};
+use partywall_core::guarantee::Reason;
 use partywall_core::sm_sets::Line;
 use partywall_driver::error::DriverError;
 use partywall_driver::library::Cuda;
@@ -15,7 +16,7 @@ use partywall_node::error::Error;
 use partywall_node::folder::Folder;
 use partywall_node::walls::{self, Device, keeper};
 
-use super::{say, variable};
+use super::{promise, say, variable};
 use crate::cli::tenants::KeeperArguments;
 use crate::error::Failure;
 use crate::output;
@@ -63,19 +64,26 @@ pub(crate) fn of(client: &mut Client) -> Result<WallChoice, Failure> {
     }
 }
 
-/// Says what of a file is not kept behind this wall.
-pub(crate) fn say_what_is_not_kept(config: &Config, wall: WallChoice) {
+/// Says what of a file is not kept by this node.
+pub(crate) fn say_what_is_not_kept(config: &Config, client: &mut Client) -> Result<(), Failure> {
+    let wall = of(client)?;
     for tenant in &config.tenants {
-        let share = tenant.share.is_some() && !walls::keeps_shares(wall);
-        let slo = tenant.slo.p99.is_some() || tenant.slo.slowdown.is_some();
-        let what = match (share, slo) {
-            (true, true) => {
-                format!("its share of the SMs is not kept behind the wall `{wall}`, and its slo not yet")
-            }
-            (true, false) => format!("its share of the SMs is not kept behind the wall `{wall}`"),
-            (false, true) => "its slo is not enforced yet".to_owned(),
-            (false, false) => continue,
-        };
-        say(&format!("{}: {what}; its memory and its copies are", tenant.name));
+        if tenant.share.is_some() && !walls::keeps_shares(wall) {
+            say(&format!(
+                "{}: its share of the SMs is not kept behind the wall `{wall}`; its memory and its copies are",
+                tenant.name
+            ));
+        }
     }
+    let promised =
+        |name: &str| config.tenants.iter().any(|tenant| tenant.name == name && tenant.slo.is_some());
+    let tenants = match client.ask(&Request::Ps)? {
+        Reply::Tenants { tenants } => tenants,
+        reply => return Err(client.unexpected(&reply).into()),
+    };
+    for tenant in tenants.iter().filter(|tenant| promised(&tenant.name) && promise::is_out_of_reach(tenant)) {
+        let why = Reason::LaunchesUndecided;
+        say(&format!("{}: what was promised about its requests is not guaranteed: {why}", tenant.name));
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use partywall_core::config::Restart;
 use partywall_core::sm_sets::SmSet;
-use partywall_core::tenant::{Class, TenantId};
+use partywall_core::tenant::{Baseline, Class, Slo, TenantId};
 use partywall_core::units::Bytes;
 use partywall_driver::soft::find_library;
 use partywall_node::arbiter::squeeze::LaunchOptions;
@@ -78,6 +78,11 @@ impl Node<'_> {
         self.confined(name, class, weight, None, what)
     }
 
+    /// A latency-sensitive tenant that was promised something.
+    pub(crate) fn promised(&mut self, name: &str, slo: Slo, what: &str) -> Tenant {
+        self.start((name, Class::LatencySensitive, 8), None, slo, what)
+    }
+
     /// A tenant that is confined to some SMs.
     pub(crate) fn confined(
         &mut self,
@@ -85,6 +90,16 @@ impl Node<'_> {
         class: Class,
         weight: u32,
         sms: Option<SmSet>,
+        what: &str,
+    ) -> Tenant {
+        self.start((name, class, weight), sms, Slo::default(), what)
+    }
+
+    fn start(
+        &mut self,
+        (name, class, weight): (&str, Class, u32),
+        sms: Option<SmSet>,
+        slo: Slo,
         what: &str,
     ) -> Tenant {
         self.tenants += 1;
@@ -99,6 +114,8 @@ impl Node<'_> {
             command: vec!["partywall".to_owned()],
             env: BTreeMap::new(),
             restart: Restart::Never,
+            slo,
+            baseline: Baseline::default(),
             share: None,
             sms,
             token,

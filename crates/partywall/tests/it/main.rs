@@ -9,6 +9,7 @@ mod bench;
 mod copies;
 mod launches;
 mod measure;
+mod promises;
 mod simulated;
 mod squeezed;
 mod tenants;

@@ -133,6 +133,34 @@ fn s5_alone_nobody_holds() {
 }
 
 #[test]
+fn s6_all_best_effort_processes_hold_while_something_is_measured() {
+    let mut scene = Scene::new(&[LS, BE]);
+    let word = |scene: &Scene, process: usize| scene.pages[process].node.hold.load(Ordering::Relaxed);
+    let until = scene.now.saturating_add(Nanos::from_millis(300));
+    scene.squeeze.hold_until(scene.now, until);
+    assert_eq!(
+        (scene.squeeze.deadline(), word(&scene, 0), word(&scene, 1)),
+        (Some(until), 0, HOLD_MEASURING)
+    );
+    scene.add(BE);
+    assert_eq!(word(&scene, 2), HOLD_MEASURING);
+    scene.active(0, true);
+    scene.later(Nanos::from_millis(299));
+    assert_eq!(word(&scene, 1), HOLD_MEASURING);
+    scene.later(Nanos::from_millis(1));
+    assert_eq!((scene.squeeze.deadline(), word(&scene, 1), word(&scene, 2)), (None, 1, 1), "a request runs");
+    scene.active(0, false);
+    scene.later(Nanos::from_millis(9));
+    assert_eq!(scene.holds(), [false; 3]);
+    // Called off, and for the time while there is nobody else.
+    scene.squeeze.hold_until(scene.now, scene.now.saturating_add(Nanos(9)));
+    scene.squeeze.remove(scene.now, ProcessId(0));
+    assert_eq!(word(&scene, 1), HOLD_MEASURING);
+    scene.squeeze.hold_until(scene.now, scene.now);
+    assert_eq!(scene.holds(), [false; 3]);
+}
+
+#[test]
 fn options_are_parts_of_a_text() {
     let parse = |text: &str| text.parse::<LaunchOptions>().map_err(|error| error.to_string());
     let on = LaunchOptions { decided: true, ..LaunchOptions::default() };

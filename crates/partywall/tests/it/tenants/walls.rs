@@ -323,7 +323,9 @@ fn a_node_has_one_wall() {
     let output = home.partywall(&["up", &shares]).output().unwrap();
     let said = text(&output.stderr);
     assert!(
-        said.contains("a: its share of the SMs is not kept behind the wall `auto`, and its slo not yet"),
+        said.contains(
+            "a: its share of the SMs is not kept behind the wall `auto`; its memory and its copies are"
+        ),
         "{said}"
     );
 }

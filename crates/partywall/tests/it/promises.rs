@@ -1,0 +1,96 @@
+//! Promises about requests, over whole processes on a simulated GPU: how long requests take says little on a machine that does other
+//! things as well, so what is told is held against itself.
+
+use partywall_core::guarantee::{BaselineSource, NEEDED, Reason, Status, Verdict};
+use partywall_core::tenant::{Class, Slo, TenantId};
+use partywall_core::units::Nanos;
+use partywall_node::arbiter::squeeze::LaunchOptions;
+
+use crate::bench::{Machine, Node};
+use crate::launches::wait;
+
+const BE: Class = Class::BestEffort;
+/// Launches of next to nothing, waited for; many more of them, queued before anybody waits.
+const REQUEST: &str = "tiny-kernels";
+const STORM: &str = "launch-storm";
+const PAUSE_NS: u64 = 200_000;
+const LS: TenantId = TenantId(1);
+
+fn deciding() -> LaunchOptions {
+    LaunchOptions { decided: true, ..LaunchOptions::default() }
+}
+
+fn slowdown(factor: f64) -> Slo {
+    Slo { slowdown: Some(factor), p99: None }
+}
+
+fn status(node: &Node<'_>) -> Status {
+    node.view(LS).promise.unwrap().status
+}
+
+fn only_reason(node: &Node<'_>) -> Option<Reason> {
+    let status = status(node);
+    assert_eq!(status.verdict == Verdict::NotGuaranteed, !status.reasons.is_empty());
+    status.reasons.into_iter().next()
+}
+
+#[test]
+fn a_baseline_is_taken_and_a_slowdown_is_measured() {
+    let machine = Machine::new("promises");
+    let mut node = machine.deciding(deciding());
+    let mut request = node.promised("request", slowdown(2.0), REQUEST);
+    let mut greedy = node.tenant("greedy", BE, 1, STORM);
+    greedy.begin(0);
+    wait("the neighbour to be at work", || node.view(TenantId(2)).launches > 1_000);
+    request.begin(PAUSE_NS);
+    wait("best-effort tenants to stand back", || status(&node).baseline.is_being_taken);
+    wait("a baseline", || status(&node).baseline.source == BaselineSource::Measured);
+    let baseline = status(&node).baseline;
+    assert!(baseline.requests >= NEEDED && baseline.p50_ns <= baseline.p99_ns, "{baseline:?}");
+    let before = node.view(TenantId(2)).launches;
+    wait("the neighbour to go on", || node.view(TenantId(2)).launches > before + 1_000);
+    assert!(!status(&node).baseline.is_being_taken);
+    wait("a slowdown", || status(&node).slowdown.is_some());
+    let status = status(&node);
+    assert!(status.slowdown.unwrap() > 0.5, "{status:?}");
+    assert!(status.beside.requests >= NEEDED);
+    let above = status.above.unwrap();
+    let kept = above.above * 100 <= above.requests;
+    assert_eq!(status.verdict, if kept { Verdict::Kept } else { Verdict::Broken }, "{status:?}");
+    assert_eq!(status.margin.unwrap() >= 0.0, kept, "{status:?}");
+    let promise = node.view(LS).promise.unwrap();
+    assert_eq!(promise.history.len() as u64, promise.status.breaks.min(16));
+    assert!(!greedy.end().is_empty());
+    assert!(request.end().len() as u64 >= status.requests);
+}
+
+#[test]
+fn what_is_not_measured_is_not_guaranteed() {
+    let machine = Machine::new("promises-none");
+    let mut node = machine.node();
+    let mut request = node.promised("request", slowdown(2.0), REQUEST);
+    request.begin(PAUSE_NS);
+    wait("requests", || node.view(LS).launches > 1_000);
+    assert_eq!(only_reason(&node), Some(Reason::LaunchesUndecided));
+    assert!(!request.end().is_empty());
+    drop(node);
+
+    let machine = Machine::new("promises-alone");
+    let mut node = machine.deciding(deciding());
+    let mut request =
+        node.promised("request", Slo { p99: Some(Nanos::from_secs(60)), slowdown: None }, REQUEST);
+    wait("it to be covered", || node.view(LS).guaranteed == Some(true));
+    request.begin(PAUSE_NS);
+    wait("requests", || status(&node).requests > 200);
+    assert!(matches!(only_reason(&node), Some(Reason::NobodyBeside { .. })));
+    let mut greedy = node.tenant("greedy", BE, 1, STORM);
+    greedy.begin(0);
+    wait("requests beside", || status(&node).beside.requests > 0);
+    // A minute is enough for any of them, so it takes no thousand to see that.
+    wait("the verdict", || only_reason(&node).is_none());
+    let status = status(&node);
+    assert_eq!((status.verdict, status.breaks), (Verdict::Kept, 0), "{status:?}");
+    assert!(status.beside.requests >= 299);
+    request.kill();
+    assert!(!greedy.end().is_empty());
+}
