@@ -272,6 +272,11 @@ impl Faults {
         Self::default()
     }
 
+    /// How many faults there were.
+    pub fn count(&self) -> u64 {
+        self.faults
+    }
+
     /// When [`Event::Time`] is due; `None` while nothing is waited for.
     pub fn deadline(&self) -> Option<Nanos> {
         match self.recovery.as_ref()?.phase {

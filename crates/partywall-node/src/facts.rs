@@ -36,6 +36,10 @@ pub struct NodeView {
     pub wall: WallChoice,
     /// Why it does not stand any more.
     pub wall_problem: Option<String>,
+    /// Faults of the GPU that ended all clients of the node's MPS daemon.
+    pub faults: u64,
+    /// From the last of them to the first good request, in nanoseconds; `None` while there was none.
+    pub recover_ns: Option<Nanos>,
     /// The tenants, in the order of their numbers.
     pub tenants: Vec<TenantView>,
 }
@@ -89,6 +93,8 @@ pub struct TenantView {
     pub reasons: Vec<String>,
     /// How often its command was started again.
     pub restarts: u32,
+    /// Faults of the GPU that it caused, of those that ended all clients of the node's MPS daemon.
+    pub faults: u32,
     /// Its memory.
     pub memory: MemoryView,
     /// Its copies from host to device.
@@ -217,6 +223,7 @@ pub(crate) mod tests {
             guaranteed: Some(false),
             reasons: vec!["1 unknown entry points of the driver: cuFoo".to_owned()],
             restarts: 2,
+            faults: 1,
             memory: MemoryView {
                 quota_bytes: Bytes(500),
                 by_path: [("vmm", Bytes::from_mib(2))].into(),
@@ -252,6 +259,8 @@ pub(crate) mod tests {
             },
             wall: WallChoice::Auto,
             wall_problem: None,
+            faults: 1,
+            recover_ns: Some(Nanos::from_millis(2_300)),
             tenants: vec![tenant],
         }
     }

@@ -37,6 +37,8 @@ impl State {
             },
             wall: self.attaching.wall(),
             wall_problem: self.attaching.problem(),
+            faults: self.faults.faults,
+            recover_ns: self.faults.recover,
             tenants: self.tenants.iter().map(|(&id, tenant)| self.tenant_view(id, tenant)).collect(),
         }
     }
@@ -78,6 +80,7 @@ impl State {
             guaranteed,
             reasons,
             restarts: tenant.restarts,
+            faults: self.faults.caused.get(&id).copied().unwrap_or(0),
             memory,
             host_to_device: direction_view(&counters, 0),
             device_to_host: direction_view(&counters, 1),
