@@ -486,8 +486,12 @@ impl Recovery {
         self.members.sort_by_key(|member| member.client.order);
     }
 
-    /// Whether nobody is left who could report.
+    /// Whether nobody is left who could report, and somebody has done more than to pass on what he heard: a tenant may have processes that
+    /// report and one that is to do so yet.
     fn is_settled(&self) -> bool {
+        if !self.reports.iter().any(|report| Origin::of_code(report.code) == Some(Origin::Own)) {
+            return false;
+        }
         let reports =
             |member: &Member| self.reports.iter().any(|report| report.tenant == member.client.tenant);
         self.members.iter().all(|member| !member.runs() || reports(member))

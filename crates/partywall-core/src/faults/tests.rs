@@ -138,6 +138,15 @@ fn f1_the_culprit_is_named_and_all_start_in_the_order_of_class() {
 }
 
 #[test]
+fn a_tenants_other_processes_do_not_speak_for_it() {
+    let mut stage = Stage::new();
+    stage.fault(&[(0, FAILED), (1, FAILED), (2, FAILED), (3, FAILED)]);
+    stage.did(&[]);
+    stage.report(2, ASSERTION);
+    stage.did(&[&["culprit 2"], &ALL_END[..]].concat());
+}
+
+#[test]
 fn f2_a_second_fault_keeps_out_unless_it_comes_late() {
     for (between, kept_out) in [(ms(120_000), true), (AGAIN, false)] {
         let mut stage = Stage::new();
