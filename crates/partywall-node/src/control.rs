@@ -3,7 +3,7 @@
 //! Only processes of the same user are answered, and none that belongs to a tenant: whoever could reach this socket could
 //! stop its neighbours. A reply that takes its time (`stop` is answered when everything has stopped) holds up nobody else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use partywall_core::config::{TenantConfig, WallChoice};
@@ -202,6 +202,8 @@ pub struct FaultReport {
     pub culprit: Option<String>,
     /// How that is known, or why it is not; `None` while it is being found out.
     pub evidence: Option<Evidence>,
+    /// The errors that the driver has returned to tenants, as it numbers them.
+    pub told: BTreeMap<String, BTreeSet<u32>>,
     /// From the fault to the first good request of a latency-sensitive tenant, or of anybody where there is none, nanoseconds. Of a
     /// tenant whose requests are not counted it is the first launch, to a tenth of a second. `None` while there was none.
     pub recover_ns: Option<u64>,

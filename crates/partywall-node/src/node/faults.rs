@@ -39,6 +39,7 @@ struct Last {
     /// The culprit's name, if it is known.
     verdict: Option<(Verdict, Option<String>)>,
     involved: BTreeSet<TenantId>,
+    told: BTreeMap<String, BTreeSet<u32>>,
     recover: Option<Nanos>,
 }
 
@@ -71,6 +72,7 @@ impl Recovery {
             ago_ns: now.saturating_sub(last.at).0,
             culprit: last.verdict.as_ref().and_then(|(_, name)| name.clone()),
             evidence: last.verdict.as_ref().map(|(verdict, _)| verdict.evidence),
+            told: last.told.clone(),
             recover_ns: last.recover.map(|time| time.0),
         })
     }
@@ -114,6 +116,10 @@ impl Node<'_> {
         clients.extend(departed);
         self.look_into_the_log(now);
         self.decide(Event::Reported { report, clients }, now);
+        let name = self.name_of(report.tenant);
+        if let Some(last) = &mut self.recovery.last {
+            last.told.entry(name).or_default().insert(report.code);
+        }
     }
 
     fn look_into_the_log(&mut self, now: Nanos) {
@@ -205,8 +211,8 @@ impl Node<'_> {
         let number = self.recovery.decider.count();
         if self.recovery.facts.faults != number {
             self.recovery.facts.faults = number;
-            let involved = BTreeSet::new();
-            self.recovery.last = Some(Last { number, at: now, verdict: None, involved, recover: None });
+            let (involved, told) = Default::default();
+            self.recovery.last = Some(Last { number, at: now, verdict: None, involved, told, recover: None });
             (self.say)("a fault of the GPU has ended the work of all clients of the node's MPS daemon");
         }
         if let Some(last) = &mut self.recovery.last {
