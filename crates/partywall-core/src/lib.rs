@@ -8,6 +8,7 @@ pub mod config;
 pub mod copy_scheduler;
 pub mod diagnostic;
 pub mod faults;
+pub mod governor;
 pub mod gpu;
 pub mod measure;
 pub mod memory_ledger;
