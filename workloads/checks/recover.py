@@ -234,7 +234,7 @@ def arguments(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partywall", default=shutil.which("partywall") or "target/release/partywall", metavar="PATH")
     parser.add_argument("--gpu", help="as of partywall: sim:h200 rehearses on a simulated GPU; default: the machine's")
-    parser.add_argument("--wall", default="mps", choices=("mps", "mps-percentage", "green-contexts"))
+    parser.add_argument("--wall", default="mps", choices=("mps", "mps-percentage", "green-contexts", "partywall"))
     parser.add_argument("--launches", metavar="PARTS", help="as of `partywall node`: then the first good request is known, and not only the first launch")
     parser.add_argument("--out", metavar="FILE", help="for the record; default: it is printed")
     options = parser.parse_args(words)

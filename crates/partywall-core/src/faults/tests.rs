@@ -155,7 +155,7 @@ fn f2_a_second_fault_keeps_out_unless_it_comes_late() {
         stage.done.clear();
         stage.sure_fault();
         let last = if kept_out { "keep out 2" } else { "start 2" };
-        assert_eq!(stage.done.iter().filter(|done| done.ends_with(" 2")).last().unwrap(), last);
+        assert_eq!(stage.done.iter().rfind(|done| done.ends_with(" 2")).unwrap(), last);
         assert_eq!(stage.verdicts[1].kept_out, kept_out);
         for tenant in [0, 1, 3] {
             assert!(stage.done.contains(&format!("start {tenant}")), "{:?}", stage.done);
@@ -304,7 +304,9 @@ fn f9_who_is_stopped_or_does_not_end_holds_nobody_up() {
 fn what_was_reported_and_logged_is_weighed() {
     let report = |tenant, code, at| Report { tenant: TenantId(tenant), code, at: ms(at) };
     let all = [0, 1, 2].map(TenantId);
-    let cases: &[(&[Report], &[u32], Option<u32>, Evidence)] = &[
+    // Reports, tenants that the log names; the culprit and why.
+    type Case<'a> = (&'a [Report], &'a [u32], Option<u32>, Evidence);
+    let cases: &[Case<'_>] = &[
         (&[report(0, 710, 9), report(1, 719, 1)], &[], Some(0), Evidence::OnlyOwnCode),
         (&[report(0, 719, 9), report(1, 810, 1)], &[], Some(0), Evidence::OnlyOwnCode),
         (&[report(0, 700, 1), report(1, 700, 9)], &[], Some(0), Evidence::ReportedFirst),

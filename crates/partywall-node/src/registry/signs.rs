@@ -135,8 +135,7 @@ fn worked(member: &Member, now: Nanos) -> Option<Nanos> {
     }
     let launches =
         shim.launches.load(Ordering::Relaxed) > 0 || shim.graph_launches.load(Ordering::Relaxed) > 0;
-    let header = &member.page.header;
-    let counted =
-        member.page.node.chunks_max.load(Ordering::Relaxed) != 0 && header.class.load(Ordering::Relaxed) == 0;
-    (launches && !counted).then_some(now)
+    // Where launches are decided about, a latency-sensitive process says whether it is at work: then it has to have been drained.
+    let active = shim.active.load(Ordering::Relaxed) != 0;
+    (launches && !active).then_some(now)
 }

@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(log.named(&pids), BTreeSet::new());
         writeln!(file, "and another fault of 7").unwrap();
         assert_eq!(log.named(&pids), pids);
-        std::fs::write(&path, "fault of 7\n").unwrap();
+        std::fs::write(&path, "fault: 7\n").unwrap();
         assert_eq!(log.named(&pids), pids, "a new file");
     }
 
