@@ -175,6 +175,16 @@ def copies_helped(record, walls, simulated):
     return ", ".join(notes.values())
 
 
+def recovered(record):
+    """Of the record of `workloads/checks/recover.py`."""
+    wrong = [f"{name}: {why}" for name, why in record["wrong"].items()]
+    if wrong:
+        raise Failed("; ".join(wrong))
+    if [fault["culprit"] for fault in record["faults"]] != [record["culprit"]] * 2:
+        raise Failed("the culprit was not named twice")
+    return f"recovered in {' and '.join(format(fault['recover_s'], '.1f') for fault in record['faults'])} s"
+
+
 def programs_same(record, wanted):
     """Of the record of `workloads/programs/measure.py`."""
     found = {name: record["programs"].get(name, {"verdicts": {"ran": False}})["verdicts"] for name in wanted}
@@ -329,6 +339,16 @@ class Tests:
         self.needs_modules("python3", "torch, torchvision")
         return self.measure("fault", ["--plan", "workloads/plans/fault.toml"], 180, only_faults_faulted)
 
+    def recover(self):
+        self.needs_walls("mps")
+        if not self.simulated:
+            self.needs_modules("python3", "torch, torchvision")
+        record = self.file("recover.json")
+        code = self.run("recover", self.script("checks/recover.py", "--out", record), 300)
+        note = recovered(self.read(record, "recover", code))
+        self.must_end_well("recover", code)
+        return note
+
     def interrupt(self):
         self.needs_walls("mps")
         temporary = tempfile.mkdtemp(prefix="gpu-tests-")
@@ -426,6 +446,7 @@ TESTS = {
     "facts": "MPS, percentages, Green Contexts and priorities end to end: every cell measured, every result right",
     "synthetic": "every built-in tenant behind every wall between processes, each of which checks its own results",
     "fault": "a tenant that faults the GPU: its cells say so, the others are measured (needs PyTorch)",
+    "recover": "tenants behind MPS come back from a fault of one of them, which is kept out after the second (needs PyTorch)",
     "interrupt": "Ctrl-C during `partywall measure` leaves no process, daemon, folder or result",
     "tenants": "`partywall up` with the tenants of examples/two-tenants.toml",
     "copies": "copies of 64 KiB beside a loop of large ones: faster with Partywall than without",

@@ -49,6 +49,17 @@ class Doctor(unittest.TestCase):
         self.assertRaisesRegex(Failed, "nothing was checked", gpu_tests.driver_holds, DOCTOR | {"checks": None})
 
 
+class Recovered(unittest.TestCase):
+    def test_a_recovery_has_a_culprit_and_a_time(self):
+        faults = [{"culprit": "bad", "recover_s": 1.25}, {"culprit": "bad", "recover_s": 2.0}]
+        good = {"culprit": "bad", "faults": faults, "wrong": {}}
+        self.assertEqual(gpu_tests.recovered(good), "recovered in 1.2 and 2.0 s")
+        wrong = good | {"wrong": {"order": "be was started first"}}
+        self.assertRaisesRegex(Failed, "^order: be was started first$", gpu_tests.recovered, wrong)
+        other = good | {"faults": [faults[0], faults[1] | {"culprit": None}]}
+        self.assertRaisesRegex(Failed, "not named twice", gpu_tests.recovered, other)
+
+
 class Measured(unittest.TestCase):
     def test_every_cell_counts(self):
         good = cell("exclusive", "solo", be=None, checks=["ok"])

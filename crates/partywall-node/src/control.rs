@@ -3,10 +3,11 @@
 //! Only processes of the same user are answered, and none that belongs to a tenant: whoever could reach this socket could
 //! stop its neighbours. A reply that takes its time (`stop` is answered when everything has stopped) holds up nobody else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use partywall_core::config::{TenantConfig, WallChoice};
+use partywall_core::faults::Evidence;
 use partywall_core::sm_sets::SmSet;
 use partywall_core::tenant::{Baseline, Class, Share, Slo, TenantId};
 use partywall_core::units::{Bytes, Nanos};
@@ -196,6 +197,24 @@ impl Activity {
     }
 }
 
+/// A fault of the GPU that ended all clients of the node's MPS daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultReport {
+    /// Which, counted from 1 since the node was started.
+    pub number: u64,
+    /// How long ago it was first reported, nanoseconds.
+    pub ago_ns: u64,
+    /// The tenant that caused it; `None` where that is not known, or not yet.
+    pub culprit: Option<String>,
+    /// How that is known, or why it is not; `None` while it is being found out.
+    pub evidence: Option<Evidence>,
+    /// The errors that the driver has returned to tenants, as it numbers them.
+    pub told: BTreeMap<String, BTreeSet<u32>>,
+    /// From the fault to the first good request of a latency-sensitive tenant, or of anybody where there is none, nanoseconds. Of a
+    /// tenant whose requests are not counted it is the first launch, to a tenth of a second. `None` while there was none.
+    pub recover_ns: Option<u64>,
+}
+
 /// How a tenant is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TenantReport {
@@ -235,6 +254,18 @@ pub struct TenantReport {
     pub command: Vec<String>,
     /// Bytes of its log that could not be written, in this run.
     pub log_bytes_lost: u64,
+    /// Faults of the GPU that it caused, which ended all clients of the node's MPS daemon.
+    #[serde(default)]
+    pub faults: u32,
+    /// Whether it is kept out because of them; starting it again by name lets it in.
+    #[serde(default)]
+    pub kept_out: bool,
+    /// Why its last run ended, where that was not of its own doing, or why it is not started again.
+    #[serde(default)]
+    pub note: Option<String>,
+    /// The last fault that ended it, of its own doing or not.
+    #[serde(default)]
+    pub last_fault: Option<FaultReport>,
     /// What is known of its processes; without `detail`, which the verb coverage has.
     pub facts: TenantFacts,
 }

@@ -37,6 +37,10 @@ pub struct NodeView {
     pub wall: WallChoice,
     /// Why it does not stand any more.
     pub wall_problem: Option<String>,
+    /// Faults of the GPU that ended all clients of the node's MPS daemon.
+    pub faults: u64,
+    /// From the last of them to the first good request, in nanoseconds; `None` while there was none.
+    pub recover_ns: Option<Nanos>,
     /// The tenants, in the order of their numbers.
     pub tenants: Vec<TenantView>,
 }
@@ -92,6 +96,8 @@ pub struct TenantView {
     pub promise: Option<PromiseFacts>,
     /// How often its command was started again.
     pub restarts: u32,
+    /// Faults of the GPU that it caused, of those that ended all clients of the node's MPS daemon.
+    pub faults: u32,
     /// Its memory.
     pub memory: MemoryView,
     /// Its copies from host to device.
@@ -244,6 +250,7 @@ pub(crate) mod tests {
             reasons: vec!["1 unknown entry points of the driver: cuFoo".to_owned()],
             promise: Some(promise()),
             restarts: 2,
+            faults: 1,
             memory: MemoryView {
                 quota_bytes: Bytes(500),
                 by_path: [("vmm", Bytes::from_mib(2))].into(),
@@ -279,6 +286,8 @@ pub(crate) mod tests {
             },
             wall: WallChoice::Auto,
             wall_problem: None,
+            faults: 1,
+            recover_ns: Some(Nanos::from_millis(2_300)),
             tenants: vec![tenant],
         }
     }

@@ -190,6 +190,16 @@ impl TenantFolder {
         self.0.join("shepherd.json")
     }
 
+    /// Why a tenant that belongs to a terminal ends, where that is not of its own doing; usually not there.
+    pub fn fault(&self) -> PathBuf {
+        self.0.join("fault")
+    }
+
+    /// What the node left in [`TenantFolder::fault`].
+    pub fn fault_note(&self) -> Option<String> {
+        fs::read_to_string(self.fault()).ok().filter(|text| !text.is_empty())
+    }
+
     /// The log that is written now.
     pub fn log(&self) -> PathBuf {
         self.0.join("log")

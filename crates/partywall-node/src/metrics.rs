@@ -60,6 +60,20 @@ const METRICS: &[Metric] = &[
         samples: |node| vec![(Vec::new(), truth(node.contexts == Contexts::Measured))],
     },
     Metric {
+        name: "partywall_node_gpu_faults",
+        kind: Kind::Counter,
+        labels: &[],
+        help: "Faults of the GPU that ended all clients of the node's MPS daemon",
+        samples: |node| vec![(Vec::new(), node.faults as f64)],
+    },
+    Metric {
+        name: "partywall_node_recover_seconds",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "From the last of them to the first good request of a latency-sensitive tenant, or of anybody where there is none; absent before that",
+        samples: |node| node.recover_ns.iter().map(|time| (Vec::new(), time.as_secs())).collect(),
+    },
+    Metric {
         name: "partywall_gpu_memory_bytes",
         kind: Kind::Gauge,
         labels: &[],
@@ -177,6 +191,13 @@ const METRICS: &[Metric] = &[
         labels: TENANT,
         help: "How often the tenant's command was started again",
         samples: |node| each(node, |tenant| f64::from(tenant.restarts)),
+    },
+    Metric {
+        name: "partywall_tenant_gpu_faults",
+        kind: Kind::Counter,
+        labels: TENANT,
+        help: "Those of them that the tenant caused, as far as that is known",
+        samples: |node| each(node, |tenant| f64::from(tenant.faults)),
     },
     Metric {
         name: "partywall_tenant_processes",
@@ -416,7 +437,10 @@ impl Collector for Shown {
                 let labels: Vec<(&str, String)> = metric.labels.iter().copied().zip(values).collect();
                 if labels.is_empty() {
                     // A family without labels would be written with empty braces.
-                    ConstGauge::new(value).encode(descriptor)?;
+                    match metric.kind {
+                        Kind::Counter => ConstCounter::new(value).encode(descriptor)?,
+                        Kind::Gauge => ConstGauge::new(value).encode(descriptor)?,
+                    }
                     break;
                 }
                 let sample = descriptor.encode_family(&labels)?;

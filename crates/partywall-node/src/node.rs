@@ -31,6 +31,7 @@ use crate::supervise::{Happening, Tenant};
 use crate::tenant::{TenantEvent, TenantService};
 use crate::walls::{self, Fall, Site, Standing, Walls};
 
+mod faults;
 mod requests;
 
 /// Conversations at a time: a person has a few, and each `partywall up` and `partywall run` one.
@@ -93,6 +94,7 @@ struct Node<'s> {
     listener: UnixListener,
     stops: Vec<Arrivals>,
     closing: Option<Closing>,
+    recovery: faults::Recovery,
     /// Whether what is kept differs from what the file says.
     unsaved: bool,
     /// Whether the last attempt to write failed, so that it is said once.
@@ -154,6 +156,7 @@ pub fn run(
         listener,
         stops: stops.collect::<Result<_, _>>()?,
         closing: None,
+        recovery: faults::Recovery::new(&settings.folder),
         unsaved: true,
         unsaved_said: false,
         _lock: lock,
@@ -216,6 +219,7 @@ impl Node<'_> {
         loop {
             let now = clock::now();
             self.tenants.iter_mut().for_each(|tenant| tenant.tick(now));
+            self.look_for_faults(now);
             self.start_what_is_due(now);
             self.settle(now);
             match self.closing {
@@ -236,6 +240,10 @@ impl Node<'_> {
     }
 
     fn start_what_is_due(&mut self, now: Nanos) {
+        if self.recovery.is_closed() {
+            // Whoever came to the MPS server now would be turned away.
+            return;
+        }
         let due: Vec<usize> =
             (0..self.tenants.len()).filter(|index| self.tenants[*index].is_due(now)).collect();
         if due.is_empty() {
@@ -254,6 +262,9 @@ impl Node<'_> {
             for happening in self.tenants[index].happened() {
                 self.unsaved = true;
                 self.tell(index, &happening);
+                if matches!(happening, Happening::Ended { .. }) {
+                    self.has_ended(index, now);
+                }
             }
         }
         self.free_places();
@@ -318,7 +329,9 @@ impl Node<'_> {
 
     /// Until something happens or is due.
     fn wait(&mut self, now: Nanos) -> Result<(), Error> {
-        let due = self.tenants.iter().filter_map(Tenant::deadline).min();
+        let closed = self.recovery.is_closed();
+        let tenants = self.tenants.iter().filter(|tenant| !(closed && tenant.is_to_start()));
+        let due = tenants.filter_map(Tenant::deadline).chain(self.recovery.deadline()).min();
         let limit = due.map(|at| at.saturating_sub(now)).map(|wait| Timespec {
             tv_sec: i64::try_from(wait.0 / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: (wait.0 % 1_000_000_000) as i64,
@@ -332,6 +345,9 @@ impl Node<'_> {
             Lifetime::UntilClosed(owner) if self.closing.is_none() => Some(owner),
             _ => None,
         };
+        // Before the daemon, which is found by counting from the end.
+        let signs = self.service.bell();
+        waiting.extend(signs.map(|signs| PollFd::from_borrowed_fd(signs, PollFlags::IN)));
         let daemon = self.walls.fd();
         waiting.extend(daemon.map(|daemon| PollFd::from_borrowed_fd(daemon, PollFlags::IN)));
         // Nothing is ever said there: only its end counts.
@@ -391,6 +407,7 @@ impl Node<'_> {
         self.save();
         self.tenants.iter_mut().filter(|tenant| asked(tenant)).for_each(|tenant| tenant.stop(now));
         self.unsaved = true;
+        self.have_gone(now, |tenant| asked(tenant) && !tenant.activity().is_active());
     }
 
     fn accept(&mut self) {
@@ -494,6 +511,7 @@ impl Node<'_> {
     /// Keeps these tenants no longer, and nothing is served to them; says where their folders are.
     fn forget(&mut self, which: impl Fn(&Tenant) -> bool) -> Vec<TenantFolder> {
         let gone: Vec<Tenant> = self.tenants.extract_if(.., |tenant| which(tenant)).collect();
+        self.depart(&gone);
         gone.iter().for_each(|tenant| {
             self.service.remove_tenant(tenant.kept.spec.id);
             self.walls.free(tenant.kept.spec.id);

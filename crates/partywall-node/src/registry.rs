@@ -19,12 +19,14 @@ mod member;
 mod promises;
 mod requests;
 mod serve;
+mod signs;
 mod state;
 mod tenant;
 mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,7 +42,7 @@ use crate::arbiter::squeeze::LaunchOptions;
 use crate::arbiter::{Arbiter, CopyOptions};
 use crate::facts::NodeView;
 use crate::leases::{self, Leases};
-use crate::tenant::{TenantEvent, TenantFacts, TenantService, TenantSpec};
+use crate::tenant::{FaultFacts, Sign, TenantEvent, TenantFacts, TenantService, TenantSpec};
 use crate::watch::{MemoryWatch, Watcher};
 use attachment::Attaching;
 use contexts::Measuring;
@@ -115,6 +117,8 @@ pub struct Registry {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
+    /// Readable while there are signs.
+    bell: Arc<OwnedFd>,
 }
 
 impl Shared {
@@ -167,7 +171,8 @@ impl Registry {
         )?;
         state.promises = Promises::new(options.news);
         let listener = Listener::bind(socket).map_err(io::Error::other)?;
-        let shared = Arc::new(Shared { state: Mutex::new(state) });
+        let bell = state.signs.bell();
+        let shared = Arc::new(Shared { state: Mutex::new(state), bell });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("registry".to_owned())
@@ -205,6 +210,22 @@ impl TenantService for Registry {
 
     fn remove_tenant(&mut self, id: TenantId) {
         self.shared.lock().remove_tenant(id);
+    }
+
+    fn signs(&mut self) -> Vec<(TenantId, Sign)> {
+        self.shared.lock().signs.take()
+    }
+
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.bell.as_fd())
+    }
+
+    fn behind_mps(&self) -> BTreeMap<TenantId, BTreeSet<u32>> {
+        self.shared.lock().behind_mps()
+    }
+
+    fn faulted(&mut self, facts: FaultFacts) {
+        self.shared.lock().faults = facts;
     }
 
     fn snapshot(&self) -> BTreeMap<TenantId, TenantFacts> {

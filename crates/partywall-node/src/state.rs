@@ -64,6 +64,15 @@ pub(crate) struct Kept {
     pub back_off: BackOff,
     /// How its last run ended; `None` while it has not.
     pub end: Option<End>,
+    /// Faults of the GPU that it caused.
+    #[serde(default)]
+    pub faults: u32,
+    /// Whether it is kept out because of them, until somebody asks for it.
+    #[serde(default)]
+    pub kept_out: bool,
+    /// Why it ended, where that was not of its own doing, or why it is left.
+    #[serde(default)]
+    pub note: Option<String>,
 }
 
 impl State {
@@ -153,6 +162,9 @@ mod tests {
             restarts: 2,
             back_off: BackOff::new(),
             end: Some(End::NotStarted { code: 127, error: "no".to_owned() }),
+            faults: 2,
+            kept_out: true,
+            note: Some("it did it again".to_owned()),
         };
         let wall = WallChoice::Fixed(Wall::GreenContexts);
         let line = Ok(Line { groups: 66, sms_per_group: 2 });
@@ -177,7 +189,11 @@ mod tests {
     #[test]
     fn a_file_of_before_there_were_walls_is_read() {
         let mut old = serde_json::to_value(state()).unwrap();
-        for (at, names) in [("", &["wall", "device"][..]), ("/tenants/0/spec", &["share", "sms"])] {
+        for (at, names) in [
+            ("", &["wall", "device"][..]),
+            ("/tenants/0/spec", &["share", "sms"]),
+            ("/tenants/0", &["faults", "kept_out", "note"]),
+        ] {
             let object = old.pointer_mut(at).unwrap().as_object_mut().unwrap();
             names.iter().for_each(|name| assert!(object.remove(*name).is_some(), "{name}"));
         }

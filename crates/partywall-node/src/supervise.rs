@@ -7,6 +7,9 @@
 //!                          └──────────▶ Sweeping ────────────┘ nothing carries its token any more
 //! ```
 //!
+//! After a fault of the GPU that ends several tenants, somebody else decides when they are started: a tenant that is *held* is `Held`
+//! once it is over, until it is released or let go.
+//!
 //! Nothing here waits: [`Tenant::tick`] does what is due, [`Tenant::deadline`] says when the next thing is.
 
 use std::os::fd::OwnedFd;
@@ -41,6 +44,8 @@ pub(crate) struct Tenant {
     standing: Standing,
     /// Started again as soon as it has ended, because somebody asked.
     again: bool,
+    /// Not started again by its policy: somebody else says when.
+    held: bool,
     /// What has happened since it was last asked.
     happened: Vec<Happening>,
 }
@@ -53,6 +58,8 @@ enum Standing {
     Alive(Alive),
     /// Its shepherd was killed; what is left of its processes is being killed, next at this time.
     Sweeping(Nanos),
+    /// It has no processes, and somebody else says whether and when it is started.
+    Held,
     /// It has no processes and will have none by itself.
     Left,
 }
@@ -65,7 +72,13 @@ struct Alive {
     ours: bool,
     /// Since it was asked to stop: when to stop waiting for it.
     kill_at: Option<Nanos>,
+    /// When to ask again, which ends its grace.
+    hurry_at: Option<Nanos>,
 }
+
+/// How long a tenant has after SIGTERM that a fault of the GPU has ended: all that it had there is lost anyway, and its neighbours
+/// cannot start before it has ended.
+const FAULT_GRACE: Nanos = Nanos::from_secs(2);
 
 /// Something that others want to know of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,21 +99,22 @@ pub(crate) enum Happening {
 impl Tenant {
     /// One that is to be started now.
     pub(crate) fn new(kept: Kept, folder: TenantFolder, now: Nanos) -> Self {
-        Self { kept, folder, standing: Standing::Due(now), again: false, happened: Vec::new() }
+        Self { kept, folder, standing: Standing::Due(now), again: false, held: false, happened: Vec::new() }
     }
 
     /// One whose command another process, `shepherd`, is about to start. `None` if that is gone.
     pub(crate) fn attended(kept: Kept, folder: TenantFolder, shepherd: Identity) -> Option<Self> {
         let fd = shepherd.open()?;
-        let alive = Alive { shepherd, fd, ours: false, kill_at: None };
+        let alive = Alive { shepherd, fd, ours: false, kill_at: None, hurry_at: None };
         let kept = Kept { run: 1, shepherd: Some(shepherd), ..kept };
         let happened = vec![Happening::Started];
-        Some(Self { kept, folder, standing: Standing::Alive(alive), again: false, happened })
+        Some(Self { kept, folder, standing: Standing::Alive(alive), again: false, held: false, happened })
     }
 
     /// One that a node before this one kept, during the boot `then`; now it is the boot `boot`.
     pub(crate) fn found(kept: Kept, folder: TenantFolder, then: &str, boot: &str, now: Nanos) -> Self {
-        let mut tenant = Self { kept, folder, standing: Standing::Left, again: false, happened: Vec::new() };
+        let mut tenant =
+            Self { kept, folder, standing: Standing::Left, again: false, held: false, happened: Vec::new() };
         let status = tenant.status().filter(|status| status.boot == boot);
         let known = tenant.kept.shepherd.filter(|_| then == boot);
         let shepherds = status.iter().filter(|status| status.end.is_none()).map(|status| status.shepherd);
@@ -108,7 +122,8 @@ impl Tenant {
         if let Some((shepherd, fd)) = alive {
             tenant.kept.run = status.map_or(tenant.kept.run, |status| status.run);
             tenant.kept.end = None;
-            tenant.standing = Standing::Alive(Alive { shepherd, fd, ours: false, kill_at: None });
+            tenant.standing =
+                Standing::Alive(Alive { shepherd, fd, ours: false, kill_at: None, hurry_at: None });
             tenant.happened.push(Happening::Found);
             if !tenant.kept.wanted {
                 tenant.stop(now);
@@ -120,7 +135,10 @@ impl Tenant {
                 None if then == boot => tenant.standing = Standing::Sweeping(now),
                 None => tenant.over(End::Unseen, now),
             }
-        } else if tenant.kept.wanted && (tenant.kept.run == 0 || tenant.kept.will_restart(now)) {
+        } else if tenant.kept.wanted
+            && !tenant.kept.kept_out
+            && (tenant.kept.run == 0 || tenant.kept.will_restart(now))
+        {
             tenant.standing = Standing::Due(now);
         }
         tenant
@@ -133,9 +151,11 @@ impl Tenant {
 
     /// Notes that the next run begins: what is kept is to be written before [`Tenant::start`].
     pub(crate) fn begin(&mut self, now: Nanos) {
+        self.held = false;
         self.kept.run += 1;
         self.kept.started = now;
         self.kept.end = None;
+        self.kept.note = None;
         self.kept.shepherd = None;
     }
 
@@ -159,7 +179,8 @@ impl Tenant {
         match spawned {
             Ok((shepherd, fd)) => {
                 self.kept.shepherd = Some(shepherd);
-                self.standing = Standing::Alive(Alive { shepherd, fd, ours: true, kill_at: None });
+                self.standing =
+                    Standing::Alive(Alive { shepherd, fd, ours: true, kill_at: None, hurry_at: None });
                 self.happened.push(Happening::Started);
             }
             Err(error) => self.over(End::NoShepherd { error: error.to_string() }, now),
@@ -177,7 +198,7 @@ impl Tenant {
             return self.over(end, now);
         }
         match &mut self.standing {
-            Standing::Due(_) => self.standing = Standing::Left,
+            Standing::Due(_) | Standing::Held => self.standing = Standing::Left,
             Standing::Alive(alive) => alive.ask_to_stop(self.kept.grace, now),
             Standing::Sweeping(_) | Standing::Left => {}
         }
@@ -187,8 +208,9 @@ impl Tenant {
     pub(crate) fn restart(&mut self, now: Nanos) {
         self.kept.wanted = true;
         self.kept.back_off = BackOff::new();
+        self.kept.kept_out = false;
         match &mut self.standing {
-            Standing::Due(_) | Standing::Left => self.standing = Standing::Due(now),
+            Standing::Due(_) | Standing::Held | Standing::Left => self.standing = Standing::Due(now),
             Standing::Sweeping(_) => self.again = true,
             Standing::Alive(alive) => {
                 self.again = true;
@@ -199,10 +221,55 @@ impl Tenant {
         }
     }
 
+    /// From now on [`Tenant::release`] or [`Tenant::let_go`] says whether it is started again. Says whether it is over already.
+    pub(crate) fn hold(&mut self) -> bool {
+        self.held = true;
+        if matches!(self.standing, Standing::Due(_)) && self.kept.wanted && self.kept.run > 0 {
+            self.kept.restarts = self.kept.restarts.saturating_sub(1);
+            self.standing = Standing::Held;
+        }
+        !matches!(self.standing, Standing::Alive(_) | Standing::Sweeping(_))
+    }
+
+    /// A fault of the GPU has ended its work: it is asked to end, and soon.
+    pub(crate) fn end_after_fault(&mut self, now: Nanos) {
+        if let Standing::Alive(alive) = &mut self.standing
+            && alive.kill_at.is_none()
+        {
+            alive.ask_to_stop(self.kept.grace, now);
+            alive.hurry_at = Some(now.saturating_add(FAULT_GRACE.min(self.kept.grace)));
+        }
+    }
+
+    /// Starts it at this time, if it is held.
+    pub(crate) fn release(&mut self, at: Nanos) {
+        self.held = false;
+        if matches!(self.standing, Standing::Held) {
+            self.kept.restarts += 1;
+            self.standing = Standing::Due(at);
+        }
+    }
+
+    /// Leaves it as it is, if it is held.
+    pub(crate) fn let_go(&mut self) {
+        self.held = false;
+        if matches!(self.standing, Standing::Held) {
+            self.standing = Standing::Left;
+        }
+    }
+
+    /// Whether it is to be started, now or later.
+    pub(crate) fn is_to_start(&self) -> bool {
+        matches!(self.standing, Standing::Due(_))
+    }
+
     /// What is due by now, but for starting.
     pub(crate) fn tick(&mut self, now: Nanos) {
         match &mut self.standing {
             Standing::Alive(alive) => {
+                if alive.hurry_at.take_if(|at| *at <= now).is_some() {
+                    let _ = pidfd_send_signal(&alive.fd, Signal::TERM);
+                }
                 if alive.kill_at.is_some_and(|at| at <= now) {
                     // Its end is seen at the descriptor, and the sweeping begins then.
                     let _ = pidfd_send_signal(&alive.fd, Signal::KILL);
@@ -219,7 +286,7 @@ impl Tenant {
                     self.standing = Standing::Sweeping(now.saturating_add(SWEEP_EVERY));
                 }
             }
-            Standing::Sweeping(_) | Standing::Due(_) | Standing::Left => {}
+            Standing::Sweeping(_) | Standing::Due(_) | Standing::Held | Standing::Left => {}
         }
     }
 
@@ -227,8 +294,8 @@ impl Tenant {
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         match &self.standing {
             Standing::Due(at) | Standing::Sweeping(at) => Some(*at),
-            Standing::Alive(alive) => alive.kill_at,
-            Standing::Left => None,
+            Standing::Alive(alive) => alive.hurry_at.into_iter().chain(alive.kill_at).min(),
+            Standing::Held | Standing::Left => None,
         }
     }
 
@@ -256,7 +323,8 @@ impl Tenant {
                 Some(fd) => {
                     self.kept.run = run;
                     self.kept.shepherd = Some(shepherd);
-                    self.standing = Standing::Alive(Alive { shepherd, fd, ours: false, kill_at: None });
+                    self.standing =
+                        Standing::Alive(Alive { shepherd, fd, ours: false, kill_at: None, hurry_at: None });
                 }
                 None => self.standing = Standing::Sweeping(now),
             },
@@ -275,7 +343,7 @@ impl Tenant {
     /// What it is doing.
     pub(crate) fn activity(&self) -> Activity {
         match &self.standing {
-            Standing::Due(_) => Activity::Waiting,
+            Standing::Due(_) | Standing::Held => Activity::Waiting,
             Standing::Alive(alive) if alive.kill_at.is_none() => Activity::Running,
             Standing::Alive(_) | Standing::Sweeping(_) => Activity::Stopping,
             Standing::Left => match &self.kept.end {
@@ -319,6 +387,10 @@ impl Tenant {
             sms: spec.sms,
             command: spec.command.clone(),
             log_bytes_lost: status.map_or(0, |status| status.log_bytes_lost),
+            faults: self.kept.faults,
+            kept_out: self.kept.kept_out,
+            note: self.kept.note.clone(),
+            last_fault: None,
             facts: TenantFacts { detail: serde_json::Value::Null, ..facts },
         }
     }
@@ -332,8 +404,11 @@ impl Tenant {
         let ran = now.saturating_sub(self.kept.started);
         self.kept.end = Some(end.clone());
         self.kept.shepherd = None;
+        let waits = self.held && !self.again && self.kept.wanted && !self.kept.attended;
         let next = if self.again {
             Next::StartAt(now)
+        } else if waits || self.kept.kept_out {
+            Next::Leave
         } else if self.kept.wanted && !self.kept.attended {
             self.kept.back_off.ended(self.kept.spec.restart, end.ending(), ran, now)
         } else {
@@ -347,6 +422,7 @@ impl Tenant {
                 starts_in = Some(at.saturating_sub(now));
                 Standing::Due(at)
             }
+            Next::Leave if waits => Standing::Held,
             Next::Leave => Standing::Left,
         };
         self.happened.push(Happening::Ended { end, starts_in });

@@ -1,8 +1,9 @@
 //! A tenant as the node knows it: its description, and what passes between the part of the node that starts and
 //! stops tenants ([`crate::node`]) and the part that serves their processes (memory, copies, coverage).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 
 use crate::promise::PromiseFacts;
@@ -10,7 +11,7 @@ use partywall_core::config::{Restart, TenantConfig};
 use partywall_core::copy_scheduler;
 use partywall_core::sm_sets::SmSet;
 use partywall_core::tenant::{Baseline, Class, Share, Slo, TenantId};
-use partywall_core::units::Bytes;
+use partywall_core::units::{Bytes, Nanos};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Bytes of a token: too many to guess.
@@ -158,6 +159,38 @@ pub enum TenantEvent {
     },
 }
 
+/// Something that a tenant's processes show by what they write into their pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sign {
+    /// The driver has returned an error that ends a process's work on the device.
+    Fault {
+        /// Which process; `None` where it lives in another namespace.
+        pid: Option<u32>,
+        /// The error, as the driver numbers them.
+        code: u32,
+        /// When.
+        at: Nanos,
+    },
+    /// A process has registered.
+    Registered,
+    /// A process has had a request done, or launched something, and no fault.
+    Worked {
+        /// When.
+        at: Nanos,
+    },
+}
+
+/// Faults of the GPU, as metrics tell of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FaultFacts {
+    /// Faults that ended clients of the node's MPS daemon.
+    pub faults: u64,
+    /// How many of them each tenant caused.
+    pub caused: BTreeMap<TenantId, u32>,
+    /// From the last one to the first good request; `None` while there was none.
+    pub recover: Option<Nanos>,
+}
+
 /// What is known of a tenant's processes, added up over all of them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct TenantFacts {
@@ -200,6 +233,19 @@ pub trait TenantService {
 
     /// The tenant is gone for good: its token is worth nothing any more.
     fn remove_tenant(&mut self, id: TenantId);
+
+    /// What processes behind the node's MPS daemon have shown since this was last asked, in the order of time. Nothing behind
+    /// other walls.
+    fn signs(&mut self) -> Vec<(TenantId, Sign)>;
+
+    /// Readable while there are such signs.
+    fn bell(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The tenants that have processes which are clients of the MPS daemon as far as is known, with the ids of these.
+    fn behind_mps(&self) -> BTreeMap<TenantId, BTreeSet<u32>>;
+
+    /// What metrics are to tell of faults.
+    fn faulted(&mut self, facts: FaultFacts);
 
     /// What is known now of each tenant that was added.
     fn snapshot(&self) -> BTreeMap<TenantId, TenantFacts>;

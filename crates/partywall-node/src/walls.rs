@@ -29,6 +29,7 @@ use crate::folder::Folder;
 
 pub mod keeper;
 mod mps;
+pub(crate) mod server_log;
 
 use mps::Mps;
 

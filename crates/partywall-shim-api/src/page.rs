@@ -243,6 +243,10 @@ pub struct ShimSide {
     pub graphs_whole: AtomicU32,
     /// Requests of a latency-sensitive process, while [`NodeSide::chunks_max`] is not 0.
     pub requests: Requests,
+    /// When the driver first returned an error that ends all work of the process on the device, by CLOCK_MONOTONIC; 0 before that.
+    pub fault_ns: AtomicU64,
+    /// Which error that was, as the driver numbers them. Written after [`ShimSide::fault_ns`].
+    pub fault_code: AtomicU32,
 }
 
 /// What a latency-sensitive process's requests took: from the first launch after it was drained to when it was drained again. The last

@@ -27,6 +27,7 @@ mod coverage;
 #[cfg(not(test))]
 mod dlsym;
 mod elf;
+mod fault;
 mod forwarders;
 mod hooks;
 mod launch;

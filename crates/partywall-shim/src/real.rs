@@ -105,7 +105,11 @@ macro_rules! functions {
             // looks at no argument.
             let function = unsafe { ::std::mem::transmute::<*const ::std::ffi::c_void, Function>(SYMBOL.address()) };
             // SAFETY: the caller keeps to the driver's documentation.
-            unsafe { function($($argument),*) }
+            let result = unsafe { function($($argument),*) };
+            if result.0 >= $crate::fault::FIRST {
+                $crate::fault::returned(result);
+            }
+            result
         }
     )* };
 }

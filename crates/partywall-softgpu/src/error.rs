@@ -25,6 +25,8 @@ impl Code {
     pub(crate) const NOT_READY: Self = Self(600);
     pub(crate) const ILLEGAL_ADDRESS: Self = Self(700);
     pub(crate) const CONTEXT_IS_DESTROYED: Self = Self(709);
+    pub(crate) const ASSERT: Self = Self(710);
+    pub(crate) const LAUNCH_FAILED: Self = Self(719);
     pub(crate) const PEER_ACCESS_UNSUPPORTED: Self = Self(217);
     pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: Self = Self(712);
     pub(crate) const HOST_MEMORY_NOT_REGISTERED: Self = Self(713);

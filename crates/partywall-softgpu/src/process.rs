@@ -37,6 +37,7 @@ struct Primary {
 /// A fault that the environment asked for.
 pub(crate) enum Injected {
     IllegalAccess,
+    Assert,
     Hang,
     DeviceLost,
 }
@@ -140,8 +141,12 @@ impl Process {
 
     /// Ends the contexts with an error.
     pub(crate) fn raise(&self, code: Code) {
+        // What the other clients of an MPS daemon get is not documented, only that it does not say whose fault it was. An assertion
+        // is found in memory of the process itself, so nobody else can be told of one; of anything else all are told the same
+        // here.
+        let others = if code == Code::ASSERT { Code::LAUNCH_FAILED } else { code };
         // Where the lock cannot be taken, the folder is gone, and with it everybody else.
-        let _ = self.device.raise(code.0);
+        let _ = self.device.raise(code.0, others.0);
     }
 
     /// Whose turns its kernels take.
@@ -163,6 +168,8 @@ impl Process {
         let number = self.launches.fetch_add(1, Relaxed) + 1;
         if self.faults.illegal_access_at_launch == Some(number) {
             Some(Injected::IllegalAccess)
+        } else if self.faults.assert_at_launch == Some(number) {
+            Some(Injected::Assert)
         } else if self.faults.hang_at_launch == Some(number) {
             Some(Injected::Hang)
         } else if self.faults.device_lost_after.is_some_and(|after| number > after) {

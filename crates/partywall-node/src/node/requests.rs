@@ -90,7 +90,10 @@ impl Node<'_> {
         self.tenants
             .iter()
             .filter(asked)
-            .map(|tenant| tenant.report(self.walls.choice(), facts(tenant.kept.spec.id), now))
+            .map(|tenant| TenantReport {
+                last_fault: self.recovery.report(tenant.kept.spec.id, now),
+                ..tenant.report(self.walls.choice(), facts(tenant.kept.spec.id), now)
+            })
             .collect()
     }
 
@@ -281,6 +284,7 @@ impl Node<'_> {
         }
         self.place_again(&names)?;
         self.tenants.iter_mut().filter(asked).for_each(|tenant| tenant.restart(now));
+        self.readmit(&names, now);
         self.unsaved = true;
         Ok(names)
     }
@@ -349,6 +353,9 @@ fn kept(spec: TenantSpec, grace: Nanos, attended: bool) -> Kept {
         restarts: 0,
         back_off: BackOff::new(),
         end: None,
+        faults: 0,
+        kept_out: false,
+        note: None,
     }
 }
 

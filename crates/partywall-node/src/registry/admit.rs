@@ -17,6 +17,7 @@ use super::attachment::Attachment;
 use super::claims::Claims;
 use super::contexts::with_growth;
 use super::member::{Connection, ContextWatch, Member, Stage};
+use super::signs::Shown;
 use super::state::State;
 use crate::arbiter::CopyWatch;
 use crate::leases::{Event, ProcessId};
@@ -162,6 +163,7 @@ impl State {
             copies: Arc::new(CopyWatch::default()),
             claims: Claims::default(),
             attachment: Attachment::default(),
+            shown: Shown::default(),
             context: ContextWatch { measured, ..ContextWatch::default() },
             asked_coverage: 0,
         };
@@ -181,6 +183,7 @@ impl State {
         }
         self.dirty.insert(id);
         self.measuring.hurry(now);
+        self.has_registered(id);
         Ok(())
     }
 

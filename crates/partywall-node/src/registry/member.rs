@@ -12,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::attachment::Attachment;
 use super::claims::Claims;
+use super::signs::Shown;
 use crate::arbiter::CopyWatch;
 use crate::leases::Held;
 
@@ -50,6 +51,7 @@ pub(crate) struct Member {
     pub(crate) claims: Claims,
     pub(crate) context: ContextWatch,
     pub(crate) attachment: Attachment,
+    pub(crate) shown: Shown,
     /// Entry points that it had counted when it was last asked for their names.
     pub(crate) asked_coverage: u32,
 }

@@ -18,12 +18,13 @@ use super::attachment::Attaching;
 use super::contexts::Measuring;
 use super::member::{Connection, Stage};
 use super::promises::Promises;
+use super::signs::Signs;
 use super::tenant::Tenant;
 use crate::arbiter::squeeze::LaunchOptions;
 use crate::arbiter::{Arbiter, CopyOptions};
 use crate::clock;
 use crate::leases::{self, Action, AddError, Event, Leases, ProcessId};
-use crate::tenant::{TenantEvent, TenantSpec};
+use crate::tenant::{FaultFacts, TenantEvent, TenantSpec};
 
 /// How often pages get a heartbeat, and claims are looked at.
 pub(crate) const TICK: Nanos = Nanos::from_millis(100);
@@ -56,6 +57,8 @@ pub(crate) struct State {
     pub(crate) leases: Leases,
     pub(crate) measuring: Measuring,
     pub(crate) attaching: Attaching,
+    pub(crate) signs: Signs,
+    pub(crate) faults: FaultFacts,
     pub(crate) tenants: BTreeMap<TenantId, Tenant>,
     pub(super) promises: Promises,
     pub(crate) connections: BTreeMap<u64, Connection>,
@@ -102,6 +105,8 @@ impl State {
             leases,
             measuring,
             attaching,
+            signs: Signs::new()?,
+            faults: FaultFacts::default(),
             tenants: BTreeMap::new(),
             promises: Promises::default(),
             connections: BTreeMap::new(),
@@ -293,6 +298,7 @@ impl State {
 
     /// A process is over, with all that it held.
     pub(crate) fn gone(&mut self, number: u64, now: Nanos) {
+        self.look_for_signs_of(number, now);
         let Some(mut connection) = self.connections.remove(&number) else { return };
         if let Some(member) = connection.member_mut() {
             member.claims.read(&member.page);
@@ -372,6 +378,7 @@ impl State {
         self.end_silent(now);
         self.measure(now);
         self.look_for_clients(now);
+        self.look_for_signs(now);
     }
 
     /// What is due every second.

@@ -39,6 +39,8 @@ impl State {
             },
             wall: self.attaching.wall(),
             wall_problem: self.attaching.problem(),
+            faults: self.faults.faults,
+            recover_ns: self.faults.recover,
             tenants: self.tenants.iter().map(|(&id, tenant)| self.tenant_view(id, tenant)).collect(),
         }
     }
@@ -82,6 +84,7 @@ impl State {
             reasons,
             promise,
             restarts: tenant.restarts,
+            faults: self.faults.caused.get(&id).copied().unwrap_or(0),
             memory,
             host_to_device: direction_view(&counters, 0),
             device_to_host: direction_view(&counters, 1),

@@ -38,6 +38,8 @@ fn the_layout_is_that_of_version_4() {
         ("shim.graphs_whole", offset_of!(Page, shim.0.graphs_whole), 732),
         ("shim.requests", offset_of!(Page, shim.0.requests), 736),
         ("shim.requests.times", offset_of!(Page, shim.0.requests.times), 752),
+        ("shim.fault_ns", offset_of!(Page, shim.0.fault_ns), 4848),
+        ("shim.fault_code", offset_of!(Page, shim.0.fault_code), 4856),
     ];
     for (name, found, expected) in at {
         assert_eq!(found, expected, "{name}");

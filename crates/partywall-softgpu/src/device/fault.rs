@@ -9,6 +9,8 @@ pub struct Faults {
     pub oom_after: Option<u64>,
     /// `illegal-access-at-launch=N`: the Nth launch touches memory that is not there.
     pub illegal_access_at_launch: Option<u64>,
+    /// `assert-at-launch=N`: an assertion of the Nth launch does not hold.
+    pub assert_at_launch: Option<u64>,
     /// `hang-at-launch=N`: the Nth launch never ends.
     pub hang_at_launch: Option<u64>,
     /// `device-lost-after=N`: the device falls off the bus at the launch after the first N, for all processes.
@@ -23,7 +25,7 @@ impl FromStr for Faults {
         for part in text.split(['|', ',']).map(str::trim).filter(|part| !part.is_empty()) {
             let wrong = || {
                 format!(
-                    "`{part}` is not a fault; write oom-after=N, illegal-access-at-launch=N, hang-at-launch=N or device-lost-after=N, with | between them"
+                    "`{part}` is not a fault; write oom-after=N, illegal-access-at-launch=N, assert-at-launch=N, hang-at-launch=N or device-lost-after=N, with | between them"
                 )
             };
             let (name, count) = part.split_once('=').ok_or_else(wrong)?;
@@ -31,6 +33,7 @@ impl FromStr for Faults {
             let place = match name.trim() {
                 "oom-after" => &mut faults.oom_after,
                 "illegal-access-at-launch" => &mut faults.illegal_access_at_launch,
+                "assert-at-launch" => &mut faults.assert_at_launch,
                 "hang-at-launch" => &mut faults.hang_at_launch,
                 "device-lost-after" => &mut faults.device_lost_after,
                 _ => return Err(wrong()),

@@ -42,10 +42,10 @@ fn a_fault_ends_all_clients_of_a_daemon_and_nobody_else() {
     for (device, group) in [(&a, 7), (&b, 7), (&c, 8), (&d, 0)] {
         device.add_context(group).unwrap();
     }
-    a.raise(700).unwrap();
-    assert_eq!([&a, &b, &c, &d].map(Device::fault), [700, 700, 0, 0]);
-    d.raise(719).unwrap();
-    assert_eq!([&a, &b, &c, &d].map(Device::fault), [700, 700, 0, 719]);
+    a.raise(700, 719).unwrap();
+    assert_eq!([&a, &b, &c, &d].map(Device::fault), [700, 719, 0, 0]);
+    d.raise(719, 719).unwrap();
+    assert_eq!([&a, &b, &c, &d].map(Device::fault), [700, 719, 0, 719]);
     let late = Device::open(folder).unwrap();
     assert!(matches!(late.add_context(7), Err(DeviceError::MpsRecovering)));
     drop((a, b));

@@ -90,6 +90,7 @@ fn run_launch(process: &'static Process, launch: &Arc<Launch>, ready: u64) -> Re
     match process.inject_at_launch() {
         None => {}
         Some(Injected::IllegalAccess) => return Err(Code::ILLEGAL_ADDRESS),
+        Some(Injected::Assert) => return Err(Code::ASSERT),
         Some(Injected::DeviceLost) => {
             process.device.lose();
             return Err(Code::DEVICE_UNAVAILABLE);

@@ -126,26 +126,33 @@ fn clients_of_a_daemon_die_together() {
         listen();
         return;
     }
+    // Of an assertion nobody else can know.
+    for (fault, of_culprit, of_client) in [("", "700", "700"), ("assert-at-launch=1", "710", "719")] {
+        die_together(NAME, fault, of_culprit, of_client);
+    }
+}
+
+fn die_together(name: &str, fault: &str, of_culprit: &str, of_client: &str) {
     let (directory, _folder) = made("h200");
     let pipe = directory.path().join("pipe");
     daemon(&pipe);
     let inside = [(MPS_PIPE_DIRECTORY, pipe.to_str().unwrap())];
     let start = |part: &str, variables: &[(&str, &str)]| {
-        let mut player = Player::start(NAME, part, directory.path(), variables);
+        let mut player = Player::start(name, part, directory.path(), variables);
         assert_eq!(player.hear(), "ready");
         player
     };
     let (mut culprit, mut client, mut outside) =
-        (start("culprit", &inside), start("client", &inside), start("outside", &[]));
+        (start("culprit", &[inside[0], (FAULT, fault)]), start("client", &inside), start("outside", &[]));
     let result = |player: &mut Player| {
         player.tell("go");
         player.hear()
     };
-    assert_eq!(result(&mut culprit), "700");
-    assert_eq!(result(&mut client), "700");
+    assert_eq!(result(&mut culprit), of_culprit);
+    assert_eq!(result(&mut client), of_client);
     assert_eq!(result(&mut outside), "0");
     // Until all have gone, the server takes nobody.
-    let refused = command(NAME, "late", directory.path(), &inside).output().unwrap();
+    let refused = command(name, "late", directory.path(), &inside).output().unwrap();
     assert!(!refused.status.success());
     assert!(String::from_utf8_lossy(&refused.stderr).contains("807"), "{refused:?}");
     drop((culprit, client));

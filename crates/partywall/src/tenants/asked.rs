@@ -77,9 +77,28 @@ fn table(tenants: &[TenantReport]) -> String {
         format!("{}: {} bytes of its log could not be written", tenant.name, tenant.log_bytes_lost)
     });
     let promises = tenants.iter().flat_map(promise::notes);
-    let notes: Vec<String> = reasons.chain(promises).chain(lost).collect();
+    let ended =
+        tenants.iter().filter_map(|tenant| Some(format!("{}: {}", tenant.name, tenant.note.as_ref()?)));
+    let notes: Vec<String> =
+        reasons.chain(promises).chain(lost).chain(ended).chain(last_fault(tenants)).collect();
     let notes = if notes.is_empty() { String::new() } else { format!("\n{}\n", notes.join("\n")) };
     format!("{table}\n{notes}")
+}
+
+/// The last fault of the GPU that ended tenants together, in a line.
+fn last_fault(tenants: &[TenantReport]) -> Option<String> {
+    let fault =
+        tenants.iter().filter_map(|tenant| tenant.last_fault.as_ref()).max_by_key(|fault| fault.number)?;
+    let whose = match (&fault.culprit, fault.evidence) {
+        (Some(name), Some(evidence)) => format!("by {name}: {evidence}"),
+        (_, Some(evidence)) => format!("nobody knows by whom: {evidence}"),
+        (_, None) => "it is being found out by whom".to_owned(),
+    };
+    let then = match fault.recover_ns {
+        Some(time) => format!("recovered in {:.1} s", Nanos(time).as_secs()),
+        None => "not recovered yet".to_owned(),
+    };
+    Some(format!("last fault of the GPU {} ago, {whose}; {then}", rounded(Nanos(fault.ago_ns))))
 }
 
 fn state(tenant: &TenantReport) -> String {

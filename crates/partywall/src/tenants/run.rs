@@ -61,6 +61,9 @@ pub(crate) fn run(arguments: &RunTenantArguments) -> Result<(), Failure> {
     drop(client);
     let spare = private.as_ref().map(|node| node.launched.pid());
     let end = shepherd::attend(command, &folder, arguments.grace, spare)?;
+    if let Some(note) = folder.fault_note() {
+        say(&note);
+    }
     if let Some(node) = private {
         node.launched.end();
     }

@@ -8,6 +8,7 @@ mod gpus;
 mod home;
 mod kills;
 mod promises;
+mod recovery;
 mod steps;
 mod walls;
 

@@ -96,3 +96,57 @@ fn a_page_says_on_which_sms_its_tenant_computes() {
     let free = bench.tenant(2, 10);
     assert_eq!(of_page(&bench.join(free)), None);
 }
+
+/// What processes behind the daemon have shown.
+fn shown(bench: &mut Bench) -> Vec<(u32, Sign)> {
+    bench.registry().signs().into_iter().map(|(id, sign)| (id.0, sign)).collect()
+}
+
+#[test]
+fn what_processes_behind_the_daemon_show_is_told_once() {
+    let (mut bench, clients) = behind_mps();
+    clients.lock().unwrap().as_mut().unwrap().insert(std::process::id());
+    let shim = joined(&mut bench, 1);
+    assert_eq!(shown(&mut bench), [(1, Sign::Registered)]);
+    shim.uses(2);
+    wait("the proof", || bench.view(1).guaranteed == Some(true));
+    shim.page.shim.launches.store(1, Ordering::Relaxed);
+    let mut signs = Vec::new();
+    wait("the first launch", || {
+        signs.extend(shown(&mut bench));
+        !signs.is_empty()
+    });
+    assert!(matches!(signs[..], [(1, Sign::Worked { .. })]), "{signs:?}");
+    // No error that ends anything.
+    shim.page.shim.fault_code.store(720, Ordering::Release);
+    let before = clock::now();
+    wait("some looks", || clock::now() > before.saturating_add(Nanos::from_millis(300)));
+    assert_eq!(shown(&mut bench), []);
+    // A time that makes no sense is bent until it does.
+    shim.page.shim.fault_ns.store(u64::MAX, Ordering::Relaxed);
+    shim.page.shim.fault_code.store(700, Ordering::Release);
+    wait("the fault", || {
+        signs = shown(&mut bench);
+        !signs.is_empty()
+    });
+    let (pid, now) = (Some(std::process::id()), clock::now());
+    assert!(
+        matches!(signs[..], [(1, Sign::Fault { pid: told, code: 700, at })] if told == pid && at <= now),
+        "{signs:?}"
+    );
+    let behind = bench.registry().behind_mps();
+    assert_eq!(behind, [(TenantId(1), BTreeSet::from([std::process::id()]))].into());
+    // Its last words, and nothing twice.
+    drop(shim);
+    assert_eq!(shown(&mut bench), []);
+}
+
+#[test]
+fn nothing_is_shown_where_there_is_no_daemon() {
+    let mut bench = Bench::new();
+    let shim = joined(&mut bench, 1);
+    shim.page.shim.fault_code.store(700, Ordering::Release);
+    let before = clock::now();
+    wait("some looks", || clock::now() > before.saturating_add(Nanos::from_millis(300)));
+    assert_eq!((shown(&mut bench), bench.registry().behind_mps()), (Vec::new(), BTreeMap::new()));
+}

@@ -1,0 +1,431 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const LS: Class = Class::LatencySensitive;
+const BE: Class = Class::BestEffort;
+const ASSERTION: u32 = 710;
+const FAILED: u32 = 719;
+
+const fn ms(ms: u64) -> Nanos {
+    Nanos::from_millis(ms)
+}
+
+/// Two latency-sensitive tenants, 1 and 3, and two best-effort ones, 0 and 2, in the order of their file.
+fn clients() -> Vec<Client> {
+    let client = |(number, class)| Client {
+        tenant: TenantId(number),
+        class,
+        order: number,
+        restart: Restart::Always,
+        attended: false,
+    };
+    [(0, BE), (1, LS), (2, BE), (3, LS)].map(client).to_vec()
+}
+
+/// A node that does what it is told at once, in words: `end 0`, `start 1`.
+struct Stage {
+    faults: Faults,
+    clients: Vec<Client>,
+    now: Nanos,
+    done: Vec<String>,
+    verdicts: Vec<Verdict>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self {
+            faults: Faults::new(),
+            clients: clients(),
+            now: ms(1_000),
+            done: Vec::new(),
+            verdicts: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        self.faults.step(self.now, event, &mut actions);
+        for action in actions {
+            let said = match action {
+                Action::Hold { .. } => continue,
+                Action::Named(verdict) => {
+                    self.verdicts.push(verdict);
+                    match verdict.culprit {
+                        Some(tenant) => format!("culprit {}", tenant.0),
+                        None => "culprit unknown".to_owned(),
+                    }
+                }
+                Action::End { tenant } => format!("end {}", tenant.0),
+                Action::Start { tenant, at } if at > self.now => {
+                    format!("start {} in {} ms", tenant.0, (at.0 - self.now.0) / 1_000_000)
+                }
+                Action::Start { tenant, .. } => format!("start {}", tenant.0),
+                Action::Leave { tenant, why } => format!("leave {}: {why:?}", tenant.0),
+                Action::KeepOut { tenant } => format!("keep out {}", tenant.0),
+                Action::Recovered { took, tenant, .. } => {
+                    format!("recovered {} after {} ms", tenant.0, took.0 / 1_000_000)
+                }
+            };
+            self.done.push(said);
+        }
+    }
+
+    fn report(&mut self, tenant: u32, code: u32) {
+        let report = Report { tenant: TenantId(tenant), code, at: self.now };
+        let clients = self.clients.clone();
+        self.step(Event::Reported { report, clients });
+    }
+
+    /// What these tenants were told, all at once.
+    fn fault(&mut self, told: &[(u32, u32)]) {
+        told.iter().for_each(|(tenant, code)| self.report(*tenant, *code));
+    }
+
+    fn ended(&mut self, tenants: &[u32]) {
+        for tenant in tenants {
+            self.step(Event::Ended { tenant: TenantId(*tenant), ending: Ending::Failed });
+        }
+    }
+
+    fn registered(&mut self, tenants: &[u32]) {
+        tenants.iter().for_each(|tenant| self.step(Event::Registered { tenant: TenantId(*tenant) }));
+    }
+
+    fn after(&mut self, time: Nanos) {
+        self.now = self.now.saturating_add(time);
+        self.step(Event::Time);
+    }
+
+    #[track_caller]
+    fn did(&mut self, expected: &[&str]) {
+        assert_eq!(std::mem::take(&mut self.done), expected);
+    }
+
+    /// A fault of tenant 2, from which all come back but who is kept out.
+    fn sure_fault(&mut self) {
+        self.fault(&[(2, ASSERTION), (0, FAILED), (1, FAILED), (3, FAILED)]);
+        self.ended(&[0, 1, 2, 3]);
+        self.registered(&[1, 3]);
+        self.step(Event::Worked { tenant: TenantId(3), at: self.now });
+    }
+}
+
+const ALL_END: [&str; 4] = ["end 0", "end 1", "end 2", "end 3"];
+
+#[test]
+fn f1_the_culprit_is_named_and_all_start_in_the_order_of_class() {
+    let mut stage = Stage::new();
+    stage.report(1, FAILED);
+    stage.report(2, ASSERTION);
+    assert!(stage.faults.is_closed());
+    stage.did(&[]);
+    stage.after(SETTLE);
+    stage.did(&["culprit 2", "end 0", "end 1", "end 2", "end 3"]);
+    assert_eq!(stage.verdicts[0].evidence, Evidence::OnlyOwnCode);
+    stage.ended(&[3, 2, 1]);
+    stage.did(&[]);
+    stage.ended(&[0]);
+    stage.did(&["start 1", "start 3"]);
+    assert!(!stage.faults.is_closed());
+    stage.registered(&[3]);
+    stage.did(&[]);
+    stage.registered(&[1]);
+    stage.did(&["start 0", "start 2"]);
+    stage.step(Event::Worked { tenant: TenantId(1), at: stage.now });
+    stage.did(&["recovered 1 after 400 ms"]);
+    assert_eq!(stage.faults.deadline(), None);
+}
+
+#[test]
+fn a_tenants_other_processes_do_not_speak_for_it() {
+    let mut stage = Stage::new();
+    stage.fault(&[(0, FAILED), (1, FAILED), (2, FAILED), (3, FAILED)]);
+    stage.did(&[]);
+    stage.report(2, ASSERTION);
+    stage.did(&[&["culprit 2"], &ALL_END[..]].concat());
+}
+
+#[test]
+fn f2_a_second_fault_keeps_out_unless_it_comes_late() {
+    for (between, kept_out) in [(ms(120_000), true), (AGAIN, false)] {
+        let mut stage = Stage::new();
+        stage.sure_fault();
+        stage.after(between);
+        stage.done.clear();
+        stage.sure_fault();
+        let last = if kept_out { "keep out 2" } else { "start 2" };
+        assert_eq!(stage.done.iter().rfind(|done| done.ends_with(" 2")).unwrap(), last);
+        assert_eq!(stage.verdicts[1].kept_out, kept_out);
+        for tenant in [0, 1, 3] {
+            assert!(stage.done.contains(&format!("start {tenant}")), "{:?}", stage.done);
+        }
+    }
+    // Who was asked for again begins anew.
+    let mut stage = Stage::new();
+    stage.sure_fault();
+    stage.step(Event::Readmitted { tenant: TenantId(2) });
+    stage.after(ms(120_000));
+    stage.sure_fault();
+    assert!(!stage.verdicts[1].kept_out);
+}
+
+#[test]
+fn f3_where_all_say_the_same_nobody_is_named_or_kept_out() {
+    let mut stage = Stage::new();
+    for _ in 0..10 {
+        stage.fault(&[(1, 700), (0, 700), (2, 700), (3, 700)]);
+        assert_eq!(stage.verdicts.last().unwrap().evidence, Evidence::Several);
+        assert_eq!(stage.verdicts.last().unwrap().culprit, None);
+        stage.ended(&[0, 1, 2, 3]);
+        stage.registered(&[1, 3]);
+        stage.after(ms(100_000));
+        stage.step(Event::Worked { tenant: TenantId(3), at: stage.now });
+    }
+    assert!(!stage.done.iter().any(|done| done.starts_with("keep out")));
+}
+
+#[test]
+fn f4_best_effort_waits_for_who_registers_and_not_for_ever() {
+    let mut stage = Stage::new();
+    stage.sure_fault_until_started();
+    stage.registered(&[1]);
+    stage.after(Nanos(REGISTER_LIMIT.0 - 1));
+    stage.did(&[]);
+    stage.after(Nanos(1));
+    stage.did(&["start 0", "start 2"]);
+    // One that ends before it registers is not waited for.
+    let mut stage = Stage::new();
+    stage.sure_fault_until_started();
+    stage.registered(&[1]);
+    stage.ended(&[3]);
+    stage.did(&["start 0", "start 2"]);
+}
+
+impl Stage {
+    fn sure_fault_until_started(&mut self) {
+        self.fault(&[(2, ASSERTION), (0, FAILED), (1, FAILED), (3, FAILED)]);
+        self.ended(&[0, 1, 2, 3]);
+        self.did(&[&["culprit 2"], &ALL_END[..], &["start 1", "start 3"]].concat());
+    }
+}
+
+#[test]
+fn f5_policies_say_who_is_left() {
+    let mut stage = Stage::new();
+    stage.clients[0].restart = Restart::Never;
+    stage.clients[1].restart = Restart::OnFailure;
+    stage.clients[2].attended = true;
+    stage.clients[3].restart = Restart::OnFailure;
+    stage.report(0, FAILED);
+    // It noticed nothing, and was done.
+    stage.step(Event::Ended { tenant: TenantId(1), ending: Ending::Well });
+    stage.after(SETTLE);
+    stage.did(&["leave 1: Well", "culprit 0", "end 0", "end 2", "end 3"]);
+    // Told to end, it ends as well as it can.
+    for tenant in [0, 2, 3] {
+        stage.step(Event::Ended { tenant: TenantId(tenant), ending: Ending::Well });
+    }
+    stage.did(&["leave 0: Never", "leave 2: Attended", "start 3"]);
+}
+
+#[test]
+fn f6_a_fault_while_tenants_start_takes_along_those_that_wait() {
+    let mut stage = Stage::new();
+    stage.sure_fault_until_started();
+    // The others have no processes now.
+    stage.clients.retain(|client| client.class == LS);
+    stage.after(ms(100));
+    stage.fault(&[(1, ASSERTION), (3, FAILED)]);
+    stage.did(&["culprit 1", "end 1", "end 3"]);
+    stage.ended(&[1, 3]);
+    // The one that did it waits longer now.
+    stage.did(&["start 1 in 500 ms", "start 3"]);
+    stage.registered(&[1, 3]);
+    stage.did(&["start 0", "start 2"]);
+}
+
+#[test]
+fn f7_only_best_effort_tenants_wait_longer_each_time() {
+    let mut stage = Stage::new();
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        stage.fault(&[(1, 700), (0, 700), (2, 700), (3, 700)]);
+        stage.ended(&[0, 1, 2, 3]);
+        stage.registered(&[1, 3]);
+        assert!(stage.done.contains(&"start 1".to_owned()));
+        waits.extend(stage.done.iter().filter(|done| done.starts_with("start 0")).cloned());
+        stage.done.clear();
+        stage.after(ms(1_000));
+    }
+    assert_eq!(waits, ["start 0", "start 0 in 500 ms", "start 0 in 1000 ms", "start 0 in 2000 ms"]);
+}
+
+#[test]
+fn f8_the_time_is_that_of_the_first_class() {
+    let mut stage = Stage::new();
+    stage.sure_fault_until_started();
+    stage.after(ms(700));
+    stage.registered(&[1, 3]);
+    stage.step(Event::Worked { tenant: TenantId(0), at: stage.now });
+    stage.did(&["start 0", "start 2"]);
+    stage.after(ms(300));
+    stage.step(Event::Worked { tenant: TenantId(1), at: stage.now });
+    stage.step(Event::Worked { tenant: TenantId(3), at: stage.now });
+    stage.did(&["recovered 1 after 1000 ms"]);
+    // Where there is nobody of that class, anybody counts.
+    let mut stage = Stage::new();
+    stage.clients.retain(|client| client.class == BE);
+    stage.fault(&[(2, ASSERTION), (0, FAILED)]);
+    stage.ended(&[0, 2]);
+    stage.after(ms(50));
+    stage.step(Event::Worked { tenant: TenantId(0), at: stage.now });
+    stage.did(&["culprit 2", "end 0", "end 2", "start 0", "start 2", "recovered 0 after 50 ms"]);
+}
+
+#[test]
+fn f9_who_is_stopped_or_does_not_end_holds_nobody_up() {
+    let mut stage = Stage::new();
+    stage.fault(&[(2, ASSERTION), (0, FAILED), (1, FAILED), (3, FAILED)]);
+    stage.did(&[&["culprit 2"], &ALL_END[..]].concat());
+    stage.step(Event::Gone { tenant: TenantId(1) });
+    stage.ended(&[0, 3]);
+    stage.did(&[]);
+    stage.after(END_LIMIT);
+    stage.did(&["start 3"]);
+    stage.registered(&[3]);
+    stage.did(&["start 0"]);
+    stage.step(Event::Worked { tenant: TenantId(3), at: stage.now });
+    stage.ended(&[2]);
+    stage.did(&["recovered 3 after 30000 ms", "start 2"]);
+}
+
+#[test]
+fn what_was_reported_and_logged_is_weighed() {
+    let report = |tenant, code, at| Report { tenant: TenantId(tenant), code, at: ms(at) };
+    let all = [0, 1, 2].map(TenantId);
+    // Reports, tenants that the log names; the culprit and why.
+    type Case<'a> = (&'a [Report], &'a [u32], Option<u32>, Evidence);
+    let cases: &[Case<'_>] = &[
+        (&[report(0, 710, 9), report(1, 719, 1)], &[], Some(0), Evidence::OnlyOwnCode),
+        (&[report(0, 719, 9), report(1, 810, 1)], &[], Some(0), Evidence::OnlyOwnCode),
+        (&[report(0, 700, 1), report(1, 700, 9)], &[], Some(0), Evidence::ReportedFirst),
+        (&[report(0, 700, 1), report(1, 700, 2)], &[], None, Evidence::Several),
+        (&[report(0, 700, 1)], &[], Some(0), Evidence::ReportedFirst),
+        (&[report(0, 810, 1), report(1, 806, 1)], &[], None, Evidence::Nobody),
+        (&[report(0, 700, 1), report(1, 700, 2)], &[1, 1], Some(1), Evidence::NamedByServer),
+        (&[report(0, 700, 1), report(1, 700, 2)], &[0, 1], None, Evidence::Several),
+        (&[report(0, 710, 1), report(1, 719, 2)], &[1], None, Evidence::Conflict),
+        (&[report(0, 710, 1), report(1, 719, 2)], &[7], Some(0), Evidence::OnlyOwnCode),
+        // A process of the culprit's that did nothing hears of it like the others.
+        (&[report(0, 719, 1), report(1, 719, 2), report(0, 710, 3)], &[], Some(0), Evidence::OnlyOwnCode),
+    ];
+    for (reports, named, culprit, evidence) in cases {
+        let named: Vec<TenantId> = named.iter().copied().map(TenantId).collect();
+        let found = evidence::weigh(reports, &named, &all);
+        assert_eq!(found, (culprit.map(TenantId), *evidence), "{reports:?} {named:?}");
+    }
+    let alone = evidence::weigh(&[report(0, 719, 1)], &[], &[TenantId(0)]);
+    assert_eq!(alone, (Some(TenantId(0)), Evidence::Alone));
+}
+
+#[test]
+fn reporting_first_keeps_out_the_fourth_time_and_nobody_latency_sensitive() {
+    for (tenant, kept_out) in [(0, true), (1, false)] {
+        let mut stage = Stage::new();
+        for time in 1..=6 {
+            stage.report(tenant, 700);
+            stage.after(SETTLE);
+            stage.ended(&[0, 1, 2, 3]);
+            stage.registered(&[1, 3]);
+            assert_eq!(stage.verdicts.last().unwrap().kept_out, kept_out && time == 4, "time {time}");
+            stage.after(ms(70_000));
+        }
+    }
+}
+
+/// What may happen to a stage, at random.
+#[derive(Debug, Clone)]
+enum Random {
+    Report(u32, u32),
+    Logged(u32),
+    Ended(u32, bool),
+    Gone(u32),
+    Registered(u32),
+    Worked(u32),
+    After(u64),
+}
+
+fn random() -> impl Strategy<Value = Random> {
+    let code = prop_oneof![Just(700), Just(710), Just(719), Just(806), Just(810), any::<u32>()];
+    prop_oneof![
+        3 => (0u32..4, code).prop_map(|(tenant, code)| Random::Report(tenant, code)),
+        1 => (0u32..6).prop_map(Random::Logged),
+        6 => (0u32..4, any::<bool>()).prop_map(|(tenant, well)| Random::Ended(tenant, well)),
+        1 => (0u32..4).prop_map(Random::Gone),
+        2 => (0u32..4).prop_map(Random::Registered),
+        2 => (0u32..4).prop_map(Random::Worked),
+        4 => (0u64..20_000).prop_map(Random::After),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    #[test]
+    fn whatever_happens(events in proptest::collection::vec(random(), 1..120)) {
+        let mut faults = Faults::new();
+        let (mut now, clients) = (ms(1), clients());
+        let mut started = [false; 4];
+        let mut blamed = [0; 4];
+        for event in events {
+            let mut actions = Vec::new();
+            let ending = |well| if well { Ending::Well } else { Ending::Failed };
+            let event = match event {
+                Random::Report(tenant, code) => {
+                    let report = Report { tenant: TenantId(tenant), code, at: now };
+                    Event::Reported { report, clients: clients.clone() }
+                }
+                Random::Logged(tenant) => Event::Logged { tenant: TenantId(tenant) },
+                Random::Ended(tenant, well) => {
+                    Event::Ended { tenant: TenantId(tenant), ending: ending(well) }
+                }
+                Random::Gone(tenant) => Event::Gone { tenant: TenantId(tenant) },
+                Random::Registered(tenant) => Event::Registered { tenant: TenantId(tenant) },
+                Random::Worked(tenant) => Event::Worked { tenant: TenantId(tenant), at: now },
+                Random::After(time) => {
+                    now = now.saturating_add(ms(time));
+                    Event::Time
+                }
+            };
+            faults.step(now, event, &mut actions);
+            for action in &actions {
+                match action {
+                    Action::Named(verdict) => {
+                        started = [false; 4];
+                        if let Some(tenant) = verdict.culprit {
+                            blamed[tenant.index()] += verdict.evidence.weight();
+                            prop_assert!(verdict.evidence.weight() > 0);
+                        }
+                        prop_assert!(!verdict.kept_out || verdict.culprit.is_some());
+                    }
+                    Action::Start { tenant, at } => {
+                        prop_assert!(*at >= now);
+                        prop_assert!(!std::mem::replace(&mut started[tenant.index()], true), "started twice for a fault");
+                    }
+                    Action::KeepOut { tenant } => prop_assert!(blamed[tenant.index()] >= KEEP_OUT, "kept out without evidence"),
+                    Action::Recovered { tenant, .. } => prop_assert!(started[tenant.index()]),
+                    Action::Hold { .. } | Action::End { .. } | Action::Leave { .. } => {}
+                }
+            }
+            let order: Vec<Class> = actions
+                .iter()
+                .filter_map(|action| match action {
+                    Action::Start { tenant, .. } => Some(clients[tenant.index()].class),
+                    _ => None,
+                })
+                .collect();
+            prop_assert!(order.is_sorted(), "best-effort first");
+            prop_assert!(faults.deadline().is_none_or(|at| at > now), "something was due and was not done");
+        }
+    }
+}

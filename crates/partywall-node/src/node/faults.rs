@@ -1,0 +1,319 @@
+//! What the node does about a fault that ends all clients of its MPS daemon: it tells core's decider what it sees, and does what that
+//! says.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use partywall_core::faults::{Action, Client, Event, Faults, Left, Report, Verdict};
+use partywall_core::restart::Ending;
+use partywall_core::tenant::{Class, TenantId};
+use partywall_core::units::Nanos;
+
+use super::Node;
+use crate::control::FaultReport;
+use crate::folder::{Folder, write_whole};
+use crate::shepherd::status::End;
+use crate::supervise::Tenant;
+use crate::tenant::{FaultFacts, Sign};
+use crate::walls::server_log::ServerLog;
+
+/// Tenants that are gone and may yet turn out to have caused a fault: their processes' last words come after their end.
+const DEPARTED: usize = 32;
+
+/// What is known of faults.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    decider: Faults,
+    log: ServerLog,
+    /// Processes that are looked for in the log, and whose they are.
+    pids: BTreeMap<u32, TenantId>,
+    last: Option<Last>,
+    facts: FaultFacts,
+    departed: VecDeque<(TenantId, String, Class)>,
+}
+
+/// The last fault.
+#[derive(Debug)]
+struct Last {
+    number: u64,
+    at: Nanos,
+    /// The culprit's name, if it is known.
+    verdict: Option<(Verdict, Option<String>)>,
+    involved: BTreeSet<TenantId>,
+    told: BTreeMap<String, BTreeSet<u32>>,
+    recover: Option<Nanos>,
+}
+
+impl Recovery {
+    pub(super) fn new(folder: &Folder) -> Self {
+        Self {
+            decider: Faults::new(),
+            log: ServerLog::of(&folder.mps()),
+            pids: BTreeMap::new(),
+            last: None,
+            facts: FaultFacts::default(),
+            departed: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        self.decider.deadline()
+    }
+
+    /// Whether the MPS server takes nobody now.
+    pub(super) fn is_closed(&self) -> bool {
+        self.decider.is_closed()
+    }
+
+    /// The last fault, as far as it concerned this tenant.
+    pub(super) fn report(&self, id: TenantId, now: Nanos) -> Option<FaultReport> {
+        let last = self.last.as_ref().filter(|last| last.involved.contains(&id))?;
+        Some(FaultReport {
+            number: last.number,
+            ago_ns: now.saturating_sub(last.at).0,
+            culprit: last.verdict.as_ref().and_then(|(_, name)| name.clone()),
+            evidence: last.verdict.as_ref().map(|(verdict, _)| verdict.evidence),
+            told: last.told.clone(),
+            recover_ns: last.recover.map(|time| time.0),
+        })
+    }
+}
+
+impl Node<'_> {
+    /// What processes show, and what is due.
+    pub(super) fn look_for_faults(&mut self, now: Nanos) {
+        for (tenant, sign) in self.service.signs() {
+            match sign {
+                Sign::Fault { pid, code, at } => self.faulted(pid, Report { tenant, code, at }, now),
+                Sign::Registered => self.decide(Event::Registered { tenant }, now),
+                Sign::Worked { at } => self.decide(Event::Worked { tenant, at }, now),
+            }
+        }
+        if self.recovery.deadline().is_some_and(|at| at <= now) {
+            self.look_into_the_log(now);
+            self.decide(Event::Time, now);
+        }
+    }
+
+    fn faulted(&mut self, pid: Option<u32>, report: Report, now: Nanos) {
+        let behind = self.service.behind_mps();
+        let pids = behind.iter().flat_map(|(&id, pids)| pids.iter().map(move |&pid| (pid, id)));
+        self.recovery.pids.extend(pids.chain(pid.map(|pid| (pid, report.tenant))));
+        let is_client = |id: TenantId| id == report.tenant || behind.contains_key(&id);
+        let mut clients: Vec<Client> = Vec::new();
+        for (order, tenant) in (0..).zip(&self.tenants) {
+            let (kept, spec) = (&tenant.kept, &tenant.kept.spec);
+            if is_client(spec.id) {
+                let (restart, attended) = (spec.restart, kept.attended);
+                clients.push(Client { tenant: spec.id, class: spec.class, order, restart, attended });
+            }
+        }
+        let departed = self.recovery.departed.iter().find(|(id, ..)| *id == report.tenant);
+        let departed = departed.filter(|_| !clients.iter().any(|client| client.tenant == report.tenant));
+        let departed = departed.map(|&(tenant, _, class)| {
+            let restart = partywall_core::config::Restart::Never;
+            Client { tenant, class, order: u32::MAX, restart, attended: true }
+        });
+        clients.extend(departed);
+        self.look_into_the_log(now);
+        self.decide(Event::Reported { report, clients }, now);
+        let name = self.name_of(report.tenant);
+        if let Some(last) = &mut self.recovery.last {
+            last.told.entry(name).or_default().insert(report.code);
+        }
+    }
+
+    fn look_into_the_log(&mut self, now: Nanos) {
+        let recovery = &self.recovery;
+        let named = recovery.log.named(&recovery.pids.keys().copied().collect());
+        let tenants: BTreeSet<TenantId> =
+            named.iter().filter_map(|pid| recovery.pids.get(pid).copied()).collect();
+        tenants.into_iter().for_each(|tenant| self.decide(Event::Logged { tenant }, now));
+    }
+
+    /// A run of a tenant is over.
+    pub(super) fn has_ended(&mut self, index: usize, now: Nanos) {
+        let kept = &self.tenants[index].kept;
+        let tenant = kept.spec.id;
+        let ending = kept.end.as_ref().map_or(Ending::Failed, End::ending);
+        let event = if kept.wanted { Event::Ended { tenant, ending } } else { Event::Gone { tenant } };
+        self.decide(event, now);
+    }
+
+    /// Somebody has stopped these, and nothing of them runs.
+    pub(super) fn have_gone(&mut self, now: Nanos, which: impl Fn(&Tenant) -> bool) {
+        let gone: Vec<TenantId> =
+            self.tenants.iter().filter(|tenant| which(tenant)).map(|tenant| tenant.kept.spec.id).collect();
+        gone.into_iter().for_each(|tenant| self.decide(Event::Gone { tenant }, now));
+    }
+
+    /// These are kept no longer.
+    pub(super) fn depart(&mut self, gone: &[Tenant]) {
+        let now = crate::clock::now();
+        for Tenant { kept, .. } in gone {
+            let spec = &kept.spec;
+            self.decide(Event::Gone { tenant: spec.id }, now);
+            self.recovery.facts.caused.remove(&spec.id);
+            self.recovery.departed.push_front((spec.id, spec.name.clone(), spec.class));
+        }
+        self.recovery.departed.truncate(DEPARTED);
+    }
+
+    /// Somebody wants these started, whatever they did.
+    pub(super) fn readmit(&mut self, names: &[String], now: Nanos) {
+        let named = self.tenants.iter().filter(|tenant| names.contains(&tenant.kept.spec.name));
+        let named: Vec<TenantId> = named.map(|tenant| tenant.kept.spec.id).collect();
+        named.into_iter().for_each(|tenant| self.decide(Event::Readmitted { tenant }, now));
+    }
+
+    fn decide(&mut self, event: Event, now: Nanos) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let mut actions = Vec::new();
+            self.recovery.decider.step(now, event, &mut actions);
+            self.unsaved |= !actions.is_empty();
+            for action in actions {
+                events.extend(self.act(action, now));
+            }
+        }
+    }
+
+    /// Does what was decided; gives what has happened by it.
+    fn act(&mut self, action: Action, now: Nanos) -> Option<Event> {
+        match action {
+            Action::Hold { tenant } => return self.hold(tenant, now),
+            Action::Named(verdict) => self.name(verdict),
+            Action::End { tenant } => self.with(tenant, |tenant| tenant.end_after_fault(now)),
+            Action::Start { tenant, at } => self.with(tenant, |tenant| tenant.release(at)),
+            Action::Leave { tenant, why } => self.leave_tenant(tenant, why),
+            Action::KeepOut { tenant } => {
+                self.with(tenant, Tenant::let_go);
+                let kept = self.by_id(tenant).map(|tenant| &tenant.kept);
+                if let Some(text) =
+                    kept.and_then(|kept| Some(format!("{}: {}", kept.spec.name, kept.note.as_ref()?)))
+                {
+                    (self.say)(&text);
+                }
+            }
+            Action::Recovered { took, tenant, .. } => {
+                if let Some(last) = &mut self.recovery.last {
+                    last.recover = Some(took);
+                }
+                self.recovery.facts.recover = Some(took);
+                self.service.faulted(self.recovery.facts.clone());
+                let name = self.name_of(tenant);
+                (self.say)(&format!("recovered in {:.1} s: {name} works again", took.as_secs()));
+            }
+        }
+        None
+    }
+
+    fn hold(&mut self, id: TenantId, now: Nanos) -> Option<Event> {
+        let number = self.recovery.decider.count();
+        if self.recovery.facts.faults != number {
+            self.recovery.facts.faults = number;
+            let (involved, told) = Default::default();
+            self.recovery.last = Some(Last { number, at: now, verdict: None, involved, told, recover: None });
+            (self.say)("a fault of the GPU has ended the work of all clients of the node's MPS daemon");
+        }
+        if let Some(last) = &mut self.recovery.last {
+            last.involved.insert(id);
+        }
+        let index = self.tenants.iter().position(|tenant| tenant.kept.spec.id == id);
+        let Some(tenant) = index.and_then(|index| self.tenants.get_mut(index)) else {
+            return Some(Event::Gone { tenant: id });
+        };
+        tell_terminal(tenant, "a fault of the GPU has ended all clients of the node's MPS daemon");
+        let is_over = tenant.hold();
+        let ending = tenant.kept.end.as_ref().map_or(Ending::Failed, End::ending);
+        is_over.then_some(Event::Ended { tenant: id, ending })
+    }
+
+    /// It is known who it was, or that it cannot be known.
+    fn name(&mut self, verdict: Verdict) {
+        let culprit = verdict.culprit.map(|id| self.name_of(id));
+        let by = match &culprit {
+            Some(name) => format!("the fault of the GPU was {name}'s ({})", verdict.evidence),
+            None => format!("whose fault of the GPU it was is not known: {}", verdict.evidence),
+        };
+        (self.say)(&by);
+        let recovery = &mut self.recovery;
+        recovery.log.skip();
+        recovery.pids.clear();
+        recovery.facts.recover = None;
+        if let Some(id) = verdict.culprit {
+            *recovery.facts.caused.entry(id).or_default() += 1;
+        }
+        let involved = recovery.last.as_mut().map(|last| {
+            (last.at, last.verdict) = (verdict.at, Some((verdict, culprit.clone())));
+            last.involved.clone()
+        });
+        self.service.faulted(self.recovery.facts.clone());
+        for tenant in &mut self.tenants {
+            let kept = &mut tenant.kept;
+            if verdict.culprit == Some(kept.spec.id) {
+                kept.faults += 1;
+                kept.kept_out |= verdict.kept_out;
+            } else if !involved.as_ref().is_some_and(|involved| involved.contains(&kept.spec.id)) {
+                continue;
+            }
+            let own = verdict.culprit == Some(kept.spec.id);
+            kept.note = Some(match (own, &culprit) {
+                (true, _) if verdict.kept_out => format!(
+                    "kept out: it has faulted the GPU again ({}), which ends all its neighbours; `partywall restart {}` starts it all the \
+                     same",
+                    verdict.evidence, kept.spec.name
+                ),
+                (true, _) => format!("ended: it has faulted the GPU ({})", verdict.evidence),
+                (false, Some(name)) => {
+                    format!("ended by a fault of the GPU that was {name}'s ({})", verdict.evidence)
+                }
+                (false, None) => {
+                    format!("ended by a fault of the GPU; whose is not known: {}", verdict.evidence)
+                }
+            });
+            if let Some(note) = kept.note.clone() {
+                tell_terminal(tenant, &note);
+            }
+        }
+    }
+
+    fn leave_tenant(&mut self, id: TenantId, why: Left) {
+        let why = match why {
+            Left::Never => "not started again, because restart = \"never\"",
+            Left::Well => "not started again, because it had ended well",
+            // Its terminal has been told, and the others know.
+            Left::Attended | Left::Stopped => return self.with(id, Tenant::let_go),
+        };
+        self.with(id, |tenant| {
+            tenant.let_go();
+            let note = tenant.kept.note.take();
+            tenant.kept.note = Some(note.map_or(why.to_owned(), |note| format!("{note}; {why}")));
+        });
+        let name = self.name_of(id);
+        (self.say)(&format!("{name}: {why}"));
+    }
+
+    fn with(&mut self, id: TenantId, act: impl FnOnce(&mut Tenant)) {
+        self.tenants.iter_mut().find(|tenant| tenant.kept.spec.id == id).map(act);
+    }
+
+    fn by_id(&self, id: TenantId) -> Option<&Tenant> {
+        self.tenants.iter().find(|tenant| tenant.kept.spec.id == id)
+    }
+
+    fn name_of(&self, id: TenantId) -> String {
+        let departed = || self.recovery.departed.iter().find(|(departed, ..)| *departed == id);
+        match self.by_id(id) {
+            Some(tenant) => tenant.kept.spec.name.clone(),
+            None => departed().map_or_else(|| id.to_string(), |(_, name, _)| name.clone()),
+        }
+    }
+}
+
+/// Leaves a line for the `partywall run` that a tenant belongs to, which shows it when the tenant has ended.
+fn tell_terminal(tenant: &Tenant, text: &str) {
+    if tenant.kept.attended {
+        // Where it cannot be written, the node has said it.
+        let _ = write_whole(&tenant.folder.fault(), text.as_bytes());
+    }
+}

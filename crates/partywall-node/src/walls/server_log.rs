@@ -1,0 +1,129 @@
+//! The MPS server's log: whether it names processes in connection with a fault.
+//!
+//! Its text is documented nowhere and differs between drivers, so a line only counts if it speaks of a fault and has the id of a process
+//! that is looked for, which is a whole number there. Where nothing of that kind is written, nothing is found.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// What a line about a fault has one of.
+const FAULT: [&str; 3] = ["fault", "fatal", "exception"];
+
+/// What is said of clients that only suffer from it, or leave.
+const CONSEQUENCE: [&str; 3] = ["disconnect", "exit", "waiting"];
+
+/// Read at once, from the end: what was written since the last look is a few lines.
+const READ_BYTES: u64 = 64 << 10;
+
+/// The log of the server that the node's daemon starts.
+#[derive(Debug)]
+pub(crate) struct ServerLog {
+    path: PathBuf,
+    /// What was there before does not count any more.
+    from: u64,
+}
+
+impl ServerLog {
+    /// Of the daemon in this directory, from its end on.
+    pub(crate) fn of(directory: &Path) -> Self {
+        let path = directory.join("log/server.log");
+        let from = path.metadata().map_or(0, |found| found.len());
+        Self { path, from }
+    }
+
+    /// Forgets what is there now.
+    pub(crate) fn skip(&mut self) {
+        self.from = self.path.metadata().map_or(0, |found| found.len());
+    }
+
+    /// The processes of these that are named in connection with a fault since the last [`ServerLog::skip`].
+    pub(crate) fn named(&self, pids: &BTreeSet<u32>) -> BTreeSet<u32> {
+        self.tail().map(|text| named(&text, pids)).unwrap_or_default()
+    }
+
+    fn tail(&self) -> std::io::Result<String> {
+        let mut file = File::open(&self.path)?;
+        let length = file.metadata()?.len();
+        // A new server may have begun a new file.
+        let from = if self.from > length { 0 } else { self.from };
+        file.seek(SeekFrom::Start(from.max(length.saturating_sub(READ_BYTES))))?;
+        let mut bytes = Vec::new();
+        file.take(READ_BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+fn named(text: &str, pids: &BTreeSet<u32>) -> BTreeSet<u32> {
+    let mut found = BTreeSet::new();
+    for line in text.lines() {
+        // The time and the process that writes, in brackets.
+        let said = line.split_once("] ").map_or(line, |(_, said)| said).to_lowercase();
+        let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+        if has(&FAULT) && !has(&CONSEQUENCE) {
+            let numbers =
+                said.split(|c: char| !c.is_ascii_alphanumeric()).filter_map(|word| word.parse().ok());
+            found.extend(numbers.filter(|number| pids.contains(number)));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn processes_are_named_by_lines_about_faults_alone() {
+        let pids = BTreeSet::from([4267, 4281, 4428]);
+        for (line, expected) in [
+            ("[2026-04-28 18:20:41.986 Server 4428] Client {PID: 4267, Context ID: 0} connected", &[][..]),
+            (
+                "[2026-04-28 18:20:41.986 Server 4428] Fatal GPU exception in client {PID: 4267, Context ID: 0}",
+                &[4267],
+            ),
+            ("[2026-04-28 18:20:41.986 Server 4428] Fatal fault; client {PID: 4281} disconnected", &[]),
+            (
+                "[2026-04-28 18:20:41.986 Server 4428] Client process 4281 encountered a FAULT at 0x4267",
+                &[4281],
+            ),
+            ("[2026-04-28 18:20:41.986 Server 4428] Status changed to FAULT", &[]),
+            ("exception: 4267 and 4281 and 14281", &[4267, 4281]),
+        ] {
+            assert_eq!(named(line, &pids), expected.iter().copied().collect(), "{line}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_new_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("log")).unwrap();
+        let pids = BTreeSet::from([7]);
+        let mut log = ServerLog::of(folder.path());
+        assert_eq!(log.named(&pids), BTreeSet::new());
+        let path = folder.path().join("log/server.log");
+        let mut file = File::create(&path).unwrap();
+        writeln!(file, "fault of 7").unwrap();
+        assert_eq!(log.named(&pids), pids);
+        log.skip();
+        assert_eq!(log.named(&pids), BTreeSet::new());
+        writeln!(file, "and another fault of 7").unwrap();
+        assert_eq!(log.named(&pids), pids);
+        std::fs::write(&path, "fault: 7\n").unwrap();
+        assert_eq!(log.named(&pids), pids, "a new file");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn any_text_names_nobody_else(text in ".{0,300}", pid in 1u32..100) {
+            let pids = BTreeSet::from([pid]);
+            prop_assert!(named(&text, &pids).is_subset(&pids));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! A fault of the GPU ends all clients of the node's MPS daemon: who did it, who is started again and when, and who is not.
+
+use std::fs;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use super::home::{Home, until};
+use crate::text;
+
+/// Told once, a built-in tenant works until it is ended; its standard input stays open, so it does not end by itself either.
+const RUN: &str = r#"{"run": {"run": 1, "load": {"closed": {"pause_ns": 3000000, "depth": 1}}, "begin": 0, "requests_max": 100000}}"#;
+
+/// Fails in the way of the device, after it has worked for a moment.
+const FAULTS: &str = "PARTYWALL_SOFTGPU_FAULT=assert-at-launch=2000";
+
+/// A shell command that works.
+fn work(variables: &str) -> String {
+    format!(
+        "(echo '{RUN}'; exec tail -f /dev/null) | {variables} partywall tenant tiny-kernels:ls > /dev/null"
+    )
+}
+
+/// A tenant of either class.
+fn tenant(home: &Home, name: &str, class: &str, script: &str, restart: &str) -> String {
+    let tenant = home.tenant(name, script, &format!("restart = \"{restart}\""));
+    tenant.replace("class = \"best-effort\"", &format!("class = \"{class}\""))
+}
+
+/// One that faults in its first run, and in its second once a file is there.
+fn bad(home: &Home) -> String {
+    let path = home.path().display();
+    let script = format!(
+        "if [ ! -e {path}/first ]; then touch {path}/first; {first}\n\
+         elif [ ! -e {path}/second ]; then touch {path}/second; {good} & until [ -e {path}/again ]; do sleep 0.02; done; {first}\n\
+         else {good}\nfi",
+        first = work(FAULTS),
+        good = work(""),
+    );
+    tenant(home, "bad", "best-effort", &script, "always")
+}
+
+/// Whether a tenant of which this is said is back after so many faults.
+fn is_back(report: &Value, faults: u64) -> bool {
+    report["activity"] == "running"
+        && report["restarts"] == faults
+        && report["last_fault"]["number"] == faults
+        && report["last_fault"]["recover_ns"].is_u64()
+        && report["facts"]["processes"].as_u64() > Some(0)
+}
+
+#[test]
+fn clients_of_a_daemon_come_back_together_without_who_faults_twice() {
+    let home = Home::new("recover");
+    let tenants = [
+        bad(&home),
+        tenant(&home, "ls-1", "latency-sensitive", &work(""), "always"),
+        tenant(&home, "be", "best-effort", &work(""), "on-failure"),
+        tenant(&home, "ls-2", "latency-sensitive", &work(""), "on-failure"),
+    ];
+    let file = home.file(&format!("gpu.wall = \"mps\"\n{}", tenants.concat()));
+    home.succeeds(&["up", "--detach", &file]);
+    until("all are back", || home.reports().iter().all(|report| is_back(report, 1)));
+    let reports = home.reports();
+    let running = |name: &str| {
+        let report = reports.iter().find(|report| report["name"] == name).unwrap();
+        report["running_for_ns"].as_u64().unwrap()
+    };
+    for name in ["ls-1", "ls-2"] {
+        assert!(
+            running(name) > running("bad").max(running("be")),
+            "{name} was not started first: {reports:?}"
+        );
+    }
+    for report in &reports {
+        let fault = &report["last_fault"];
+        assert_eq!((&fault["culprit"], &fault["evidence"]), (&"bad".into(), &"only-own-code".into()));
+        assert_eq!(report["faults"], u64::from(report["name"] == "bad"), "{report}");
+        assert_eq!((&report["kept_out"], &report["note"]), (&false.into(), &Value::Null), "{report}");
+    }
+    let shown = home.succeeds(&["ps"]);
+    assert!(shown.contains("by bad: the only one with an error of its own; recovered in "), "{shown}");
+
+    fs::write(home.path().join("again"), "").unwrap();
+    let others =
+        |is: &dyn Fn(&Value) -> bool| home.reports().iter().filter(|report| report["name"] != "bad").all(is);
+    until("the others are back", || others(&|report| is_back(report, 2)));
+    let kept_out = home.report("bad");
+    assert_eq!(
+        (&kept_out["kept_out"], &kept_out["activity"]),
+        (&true.into(), &"failed".into()),
+        "{kept_out}"
+    );
+    assert_eq!((&kept_out["faults"], &kept_out["restarts"]), (&2.into(), &1.into()), "{kept_out}");
+    let shown = home.succeeds(&["ps"]);
+    for part in ["bad: kept out: it has faulted the GPU again", "`partywall restart bad`"] {
+        assert!(shown.contains(part), "{part} is not in {shown}");
+    }
+    let pids: Vec<Value> = home.reports().into_iter().map(|report| report["pid"].clone()).collect();
+    home.succeeds(&["restart", "bad"]);
+    until("it works", || home.report("bad")["facts"]["processes"].as_u64() > Some(0));
+    assert_eq!((&home.report("bad")["kept_out"], &home.report("bad")["note"]), (&false.into(), &Value::Null));
+    let after: Vec<Value> = home.reports().into_iter().map(|report| report["pid"].clone()).collect();
+    assert_eq!(pids[1..], after[1..], "somebody else was started again");
+    home.stop_all();
+}
+
+#[test]
+fn who_is_not_to_be_started_again_is_told_why_it_ended() {
+    let home = Home::new("recover-never");
+    let mut node = home.spawn(&["node", "--wall", "mps"]);
+    home.answers();
+    let never = tenant(&home, "never", "latency-sensitive", &work(""), "never");
+    let file = home.file(&format!("gpu.wall = \"mps\"\n{never}"));
+    home.succeeds(&["up", "--detach", &file]);
+    let mut run = home.partywall(&["run", "--name", "terminal", "--", "sh", "-c", &work("")]);
+    run.env("PATH", path()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let run = run.spawn().unwrap();
+    until("both work", || {
+        let reports = home.reports();
+        reports.len() == 2 && reports.iter().all(|report| report["facts"]["processes"] == 1)
+    });
+    home.succeeds(&["up", "--detach", &home.file(&format!("gpu.wall = \"mps\"\n{}", bad(&home)))]);
+    let output = run.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert!(!output.status.success());
+    assert!(said.contains("partywall: ended by a fault of the GPU that was bad's"), "{said}");
+    until("it is back", || is_back(&home.report("bad"), 1));
+    let report = home.report("never");
+    let note = report["note"].as_str().unwrap();
+    assert!(note.ends_with("not started again, because restart = \"never\""), "{note}");
+    assert_eq!((&report["activity"], &report["restarts"]), (&"failed".into(), &0.into()));
+    home.stop_all();
+    node.signal(rustix::process::Signal::TERM);
+    node.wait();
+}
+
+/// Where programs are, with the one under test.
+fn path() -> String {
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_partywall"));
+    let beside = program.parent().unwrap().display();
+    format!("{beside}:{}", std::env::var("PATH").unwrap_or_default())
+}
