@@ -24,10 +24,12 @@ use crate::window::Window;
 const LEAD: Nanos = Nanos::from_millis(5);
 /// Window of the run that finds out how fast a tenant is.
 const PROBE: Nanos = Nanos::from_millis(50);
-/// Window of the run that finds out a median on which a rate is to be based: a hundred requests of a tenant of 10 ms.
-const PROBE_OF_DUTY: Nanos = Nanos::from_secs(1);
+/// The run that finds out a median on which a rate is to be based: so many requests, or as many as fit the time. The first half
+/// does not count, because the first requests of a process take longer.
+const DUTY_REQUESTS: u64 = 400;
+const DUTY_TIME: Nanos = Nanos::from_secs(10);
 /// Least requests for such a median.
-const PROBED_MIN: usize = 20;
+const DUTY_REQUESTS_MIN: usize = 20;
 
 /// What each tenant of a run is to do.
 pub(super) struct Order {
@@ -158,16 +160,22 @@ impl Measurement {
             Stop::Cell(CellError::new(ErrorKind::Skipped, message))
         };
         if self.measured.cells[at].cell.kind != CellKind::Solo {
-            return Err(unknown("which was not measured"));
+            let solo = self.measured.cells.iter().find(|one| {
+                one.cell.kind == CellKind::Solo && one.cell.tenants().any(|member| member == tenant)
+            });
+            let why = solo.and_then(|solo| solo.error.as_ref()).map(|error| error.message.as_str());
+            return Err(unknown(&format!("which was not measured: {}", why.unwrap_or("it has not been solo"))));
         }
-        let orders = [Order { tenant, load: bench.plan.tenants[tenant].load, requests_max: REQUESTS_MAX }];
-        let together = Together { orders: &orders, warmup: bench.plan.warmup, time: PROBE_OF_DUTY };
+        let orders = [Order { tenant, load: bench.plan.tenants[tenant].load, requests_max: DUTY_REQUESTS }];
+        let together = Together { orders: &orders, warmup: Nanos::ZERO, time: DUTY_TIME };
         let ran = self.together(bench, stage, &together, false)?;
         let requests = ran.tenants.first().map_or(&[][..], |(requests, _)| requests);
-        let mut times = ran.window.samples(requests, &orders[0].load, 1.0).service;
+        let late = requests.get(requests.len() / 2..).unwrap_or_default();
+        let mut times: Vec<Nanos> = late.iter().map(|one| Nanos(one.end.saturating_sub(one.start))).collect();
         times.sort_unstable();
-        let median = times.get(times.len() / 2).filter(|_| times.len() >= PROBED_MIN);
-        let median = median.ok_or_else(|| unknown("and it made too few requests for one in a second"))?;
+        let median = times.get(times.len() / 2).filter(|_| times.len() >= DUTY_REQUESTS_MIN);
+        let median = median
+            .ok_or_else(|| unknown(&format!("and it made too few requests for one in {DUTY_TIME}: {}", requests.len())))?;
         let load = Load::Poisson { rate_per_s: duty / median.as_secs().max(1e-9), seed: bench.plan.seed };
         load.check().map_err(|error| unknown(&format!("and {error}")))?;
         self.measured.duties.insert(tenant, load);
