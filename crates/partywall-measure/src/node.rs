@@ -41,8 +41,7 @@ const REGISTERED_WITHIN: Nanos = Nanos::from_secs(3);
 const LOOK_EVERY: Nanos = Nanos::from_millis(10);
 
 /// What of a tenant's facts is counted over a run: whole numbers that only grow.
-const COUNTED: [&str; 7] = [
-    "held_ns",
+const COUNTED: [&str; 6] = [
     "launches",
     "graph_launches",
     "graphs_cut",
@@ -98,7 +97,13 @@ impl OwnNode {
         let shim = site.preload.shim.as_ref().map_err(Clone::clone)?;
         let environment = Environment::new(shim, socket.clone()).map_err(|error| line(&error))?;
         let watch = site.device.map(|device| -> Box<dyn partywall_node::watch::MemoryWatch> { Box::new(NvmlWatch(device)) });
-        let wall = if setting.mps { Wall::Mps } else { Wall::TimeSlicing };
+        let wall = if setting.lower {
+            Wall::Partywall
+        } else if setting.mps {
+            Wall::Mps
+        } else {
+            Wall::TimeSlicing
+        };
         let needs_mps = mps.is_some();
         let clients = mps.map(|mps| -> ClientWatch { Box::new(move || mps.clients().map_err(|error| error.to_string())) });
         let options = Options {
@@ -175,6 +180,7 @@ fn facts(view: &TenantView) -> NodeRecord {
     let all = serde_json::to_value(view).unwrap_or(Value::Null);
     let mut counted: BTreeMap<String, u64> =
         COUNTED.iter().filter_map(|&name| Some((name.to_owned(), all.get(name)?.as_u64()?))).collect();
+    counted.insert("held_ns".to_owned(), view.held_ns.0);
     counted.insert("memory_refusals".to_owned(), view.memory.refusals);
     NodeRecord {
         tenant: view.name.clone(),

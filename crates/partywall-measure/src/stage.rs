@@ -20,6 +20,9 @@ use crate::tenant::{Channel, Heard, Launch, ProcessId};
 /// would otherwise cost the patience for it in each.
 pub const RESTARTS_MAX: u32 = 2;
 
+/// Whose blocks an MPS server prefers: 0 normal, 1 below; a hint, by the documentation of MPS.
+const CLIENT_PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
+
 /// Variables of ours that would put a tenant behind another wall than the one that is measured.
 const UNSET: [&str; 10] = [
     "CUDA_MPS_PIPE_DIRECTORY",
@@ -27,7 +30,7 @@ const UNSET: [&str; 10] = [
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-    "CUDA_MPS_CLIENT_PRIORITY",
+    CLIENT_PRIORITY,
     "CUDA_DEVICE_MAX_CONNECTIONS",
     SM_GROUPS,
     // Of a node that this program itself is a tenant of.
@@ -501,8 +504,12 @@ impl Stage {
             None if setting.ls_sms.is_none() && setting.be_sms.is_none() => [None; 2],
             None => return Err("this GPU or driver has no Green Contexts".to_owned()),
         };
-        let set = sets[usize::from(tenant.class == Class::BestEffort)];
-        node.admit(&tenant.name, tenant.class, set)
+        let low = tenant.class == Class::BestEffort;
+        let mut variables = node.admit(&tenant.name, tenant.class, sets[usize::from(low)])?;
+        if setting.lower {
+            variables.insert(CLIENT_PRIORITY.to_owned(), u32::from(low).to_string());
+        }
+        Ok(variables)
     }
 
     fn groups(&self, bench: &Bench<'_>) -> Result<[String; 2], String> {

@@ -5,6 +5,7 @@
 //! | word | what it does |
 //! |---|---|
 //! | `ls=66sms`, `be=66sms` | confines the tenants of a class to so many SMs: latency-sensitive ones to the first, best-effort ones to the last |
+//! | `level` | best-effort tenants are MPS clients of the same priority as others, and not of a lower one |
 //! | `straight` | copies go straight to the driver |
 //! | `decided`, or options such as `chunks=2,chunk=100us` | launches are decided about, as the options of a node say |
 
@@ -16,7 +17,7 @@ use partywall_node::arbiter::squeeze::LaunchOptions;
 
 /// How to write one.
 const RIGHT: &str =
-    "write setting = \"mps\" or \"time-slicing\", then what is wanted of ls=66sms, be=66sms, straight, decided, chunks=2,chunk=100us";
+    "write setting = \"mps\" or \"time-slicing\", then what is wanted of ls=66sms, be=66sms, level, straight, decided, chunks=2,chunk=100us";
 
 /// A node around the tenants of a cell.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +28,8 @@ pub struct NodeSetting {
     pub ls_sms: Option<u32>,
     /// The SMs that best-effort tenants are confined to, up to the last; `None`: all.
     pub be_sms: Option<u32>,
+    /// Whether best-effort tenants are MPS clients of lower priority.
+    pub lower: bool,
     /// Whether copies wait for their turn.
     pub copies: bool,
     /// How launches are decided about, as a node's options have it; `None`: they are not. Empty: as it comes.
@@ -36,7 +39,8 @@ pub struct NodeSetting {
 impl NodeSetting {
     /// SM sets, kept by the shim under MPS, and nothing else: what the wall `green-contexts` is for programs as they are.
     pub const fn sets_alone(ls_sms: u32, be_sms: u32) -> Self {
-        Self { mps: true, ls_sms: Some(ls_sms), be_sms: Some(be_sms), copies: false, launches: None }
+        let (ls_sms, be_sms) = (Some(ls_sms), Some(be_sms));
+        Self { mps: true, ls_sms, be_sms, lower: false, copies: false, launches: None }
     }
 
     /// From a text.
@@ -50,12 +54,13 @@ impl NodeSetting {
             Some("time-slicing") => false,
             _ => return Err(format!("{} does not say what is below the node; {RIGHT}", quoted(text))),
         };
-        let mut setting = Self { mps, ls_sms: None, be_sms: None, copies: true, launches: None };
+        let mut setting = Self { mps, ls_sms: None, be_sms: None, lower: mps, copies: true, launches: None };
         let mut options: Vec<&str> = Vec::new();
         for word in words {
             match word.split_once('=') {
                 Some(("ls", sms)) => setting.ls_sms = Some(sms_of(word, sms)?),
                 Some(("be", sms)) => setting.be_sms = Some(sms_of(word, sms)?),
+                None if word == "level" => setting.lower = false,
                 None if word == "straight" => setting.copies = false,
                 None if word == "decided" => setting.launches = Some(String::new()),
                 _ => options.extend(word.split(',').filter(|option| !option.is_empty())),
@@ -93,6 +98,9 @@ impl fmt::Display for NodeSetting {
             if let Some(sms) = sms {
                 write!(f, " {class}={sms}sms")?;
             }
+        }
+        if self.mps && !self.lower {
+            f.write_str(" level")?;
         }
         if !self.copies {
             f.write_str(" straight")?;

@@ -52,7 +52,7 @@ fn settings_of_a_node_are_words_and_come_back_as_written() {
         ("mps", "mps"),
         ("time-slicing decided", "time-slicing decided"),
         ("mps  be=66sms   chunks=2,launches=16 release=50us", "mps be=66sms chunks=2,launches=16,release=50us"),
-        ("mps ls=32sms be=100sms straight", "mps ls=32sms be=100sms straight"),
+        ("mps straight level ls=32sms be=100sms", "mps ls=32sms be=100sms level straight"),
     ] {
         let place = Place::parse(Wall::Partywall, text, None).unwrap();
         assert_eq!(place.to_string(), format!("partywall {shown}"));
