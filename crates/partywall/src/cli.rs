@@ -352,6 +352,9 @@ pub struct ShowArguments {
     /// Also write NAME.html, and NAME.svg where there are many pairs, into this folder.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Show on the page what the simulator says of the same tenants, beside the measured figures.
+    #[arg(long, requires = "out")]
+    pub simulate: bool,
 }
 
 /// `partywall measure merge`.

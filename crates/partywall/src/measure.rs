@@ -325,7 +325,13 @@ fn show(arguments: &ShowArguments) -> Result<(), Failure> {
     let record = read(&arguments.result)?;
     output::print(&text::measured(&record))?;
     let Some(folder) = &arguments.out else { return Ok(()) };
-    let report = measured::report(&record);
+    let report = if arguments.simulate {
+        let text = output::read_text(&arguments.result)?;
+        let modelled = measured::modelled(&record, &text, &arguments.result.display().to_string())?;
+        measured::report_beside(&record, &modelled)
+    } else {
+        measured::report(&record)
+    };
     let mut files = vec![(format!("{}.html", record.name), report.html())];
     files.extend(report.overview().map(|picture| (format!("{}.svg", record.name), picture)));
     let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
