@@ -10,7 +10,11 @@ use partywall_core::tenant::Class;
 use partywall_core::wall::Wall;
 use serde::{Deserialize, Serialize};
 
+pub use around::{Figures, NodeRecord, PartRecord};
+
 use crate::load::Load;
+
+mod around;
 
 /// [`Record::format`].
 pub const FORMAT: &str = "partywall-measure-1";
@@ -56,34 +60,6 @@ pub struct Record {
     /// The figures of each row by a name that does not depend on where it stands: see [`crate::summary`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub summary: BTreeMap<String, Figures>,
-}
-
-/// A measurement of several that were merged.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PartRecord {
-    /// [`Record::name`].
-    pub name: String,
-    /// [`Record::command`].
-    pub command: String,
-    /// [`Record::started`].
-    pub started: String,
-    /// [`Record::took_s`].
-    pub took_s: f64,
-    /// [`Record::complete`].
-    pub complete: bool,
-}
-
-/// The figures of a row that are stated elsewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
-    /// [`Row::slowdown_p99`].
-    pub slowdown_p99: Option<f64>,
-    /// [`Row::response_slowdown_p99`].
-    pub response_slowdown_p99: Option<f64>,
-    /// [`Row::be_kept`].
-    pub be_kept: Option<f64>,
-    /// [`Row::saturated`].
-    pub saturated: bool,
 }
 
 /// The machine.
@@ -260,22 +236,6 @@ pub struct CellRecord {
 
 fn is_zero(part: &usize) -> bool {
     *part == 0
-}
-
-/// What the node says of a tenant of its: in the runs of a cell, from their beginning to their end.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct NodeRecord {
-    /// Its name.
-    pub tenant: String,
-    /// SMs that it was confined to; null where it was not.
-    pub sms: Option<u32>,
-    /// What was counted, by the names of the node's facts: `held_ns`, `launches`, `graphs_cut`.
-    pub counted: BTreeMap<String, u64>,
-    /// Whether what was promised to it could be enforced; null where nobody knows.
-    pub guaranteed: Option<bool>,
-    /// Why not.
-    pub reasons: Vec<String>,
 }
 
 /// One tenant in a cell.

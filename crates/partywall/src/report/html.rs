@@ -178,6 +178,7 @@ fn table(report: &Report, cells: &[Shown<'_>]) -> Markup {
 #[derive(Clone, Copy)]
 struct Columns {
     response: bool,
+    objective: bool,
     modelled: bool,
 }
 
@@ -185,6 +186,7 @@ impl Columns {
     fn of(cells: &[Shown<'_>]) -> Self {
         Self {
             response: cells.iter().any(|shown| shown.response_slowdown.is_some()),
+            objective: cells.iter().any(|shown| shown.row.slo_miss_rate.is_some()),
             modelled: cells.iter().any(|shown| shown.modelled.is_some()),
         }
     }
@@ -193,7 +195,7 @@ impl Columns {
         let response = self.response.then_some("response slowdown");
         let modelled = if self.modelled { vec!["simulated slowdown", "simulated BE kept"] } else { Vec::new() };
         let first = ["LS p50, ms", "LS p99, ms", "slowdown"].into_iter().chain(response);
-        first.chain(["SLO misses", "BE kept"]).chain(modelled).collect()
+        first.chain(self.objective.then_some("SLO misses")).chain(["BE kept"]).chain(modelled).collect()
     }
 }
 
@@ -206,7 +208,7 @@ fn row(shown: &Shown<'_>, columns: Columns) -> Markup {
         shown.slowdown(),
     ];
     numbers.extend(columns.response.then(|| ratio(shown.response_slowdown)));
-    numbers.push(number::or_none(row.slo_miss_rate, number::fraction));
+    numbers.extend(columns.objective.then(|| number::or_none(row.slo_miss_rate, number::fraction)));
     numbers.push(number::or_none(row.be_kept, number::fraction));
     if columns.modelled {
         // Of the percentile that is shown as measured.
