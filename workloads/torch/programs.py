@@ -72,16 +72,16 @@ class Model:
     program: Callable[[int], Program]
 
 
-def open_model(gpu: Gpu, name: str, context: int = CONTEXT) -> Model:
+def open_model(gpu: Gpu, name: str, context: int = CONTEXT, eager: bool = False) -> Model:
     """A network by name, or `decode`, of which only the first tokens are then checked."""
     if name == "decode":
-        return decoder(gpu, context, eager=False, reference=STEPS_COMPARED)
+        return decoder(gpu, context, eager=eager, reference=STEPS_COMPARED)
     if name in IMAGES:
-        return classifier(gpu, name)
-    return language_model(gpu, name)
+        return classifier(gpu, name, eager)
+    return language_model(gpu, name, eager)
 
 
-def classifier(gpu: Gpu, name: str) -> Model:
+def classifier(gpu: Gpu, name: str, eager: bool) -> Model:
     """A torchvision module in fp16, channels first. Work is counted in images."""
     import torch
     import torchvision
@@ -95,7 +95,8 @@ def classifier(gpu: Gpu, name: str) -> Model:
     def program(batch: int) -> Program:
         torch.manual_seed(SEED)
         images = torch.randn(batch, 3, pixels, pixels, dtype=torch.float16, device=gpu.device)
-        return replayed(gpu, lambda: network(images), batch, "image", {"torchvision": torchvision.__version__})
+        way = launched if eager else replayed
+        return way(gpu, lambda: network(images), batch, "image", {"torchvision": torchvision.__version__})
 
     return Model(program)
 
@@ -121,7 +122,7 @@ def make_lively(network, images) -> None:
         norm.eval()
 
 
-def language_model(gpu: Gpu, name: str) -> Model:
+def language_model(gpu: Gpu, name: str, eager: bool) -> Model:
     """BERT, or GPT-2 over its whole input, in fp16, from transformers. Work is counted in sequences.
 
     Called without a mask, as most do first. While a graph is captured, transformers makes the mask that it skips
@@ -141,7 +142,8 @@ def language_model(gpu: Gpu, name: str) -> Model:
         torch.manual_seed(SEED)
         tokens = torch.randint(0, network.config.vocab_size, (batch, TEXT_TOKENS), device=gpu.device)
         about = {"transformers": transformers.__version__}
-        return replayed(gpu, lambda: network(tokens)[0], batch, "sequence", about)
+        way = launched if eager else replayed
+        return way(gpu, lambda: network(tokens)[0], batch, "sequence", about)
 
     return Model(program)
 
@@ -169,15 +171,49 @@ def replayed(gpu: Gpu, call: Callable, batch: int, unit: str, about: dict[str, s
 
     def verify(units: int) -> str:
         gpu.check()
-        if units == 0 or same_bits(output, first):
-            return "ok"
-        try:
-            print(f"results differ by {compared(output, first, 'the first replay'):.2g} of the largest", flush=True)
-        except ProgramError as error:
-            return str(error)
-        return "ok"
+        return "ok" if units == 0 else checked(output, first, "the first replay")
 
     return Program(graph.replay, gpu.wait, unit, batch, begin, verify, digest(first), gpu.about | about, eager)
+
+
+def launched(gpu: Gpu, call: Callable, batch: int, unit: str, about: dict[str, str]) -> Program:
+    """A call that leaves its result in a tensor, launched kernel by kernel as PyTorch does by itself. The last result is kept."""
+    import torch
+
+    last = [None]
+
+    def queue() -> None:
+        with torch.inference_mode():
+            last[0] = call()
+
+    def begin() -> None:
+        last[0] = None
+
+    warmed_up(gpu, queue)
+    first = last[0].clone()
+    gpu.wait()
+
+    def verify(units: int) -> str:
+        gpu.check()
+        if units == 0:
+            return "ok"
+        if last[0] is None:
+            return f"{units} units were served, and there is no result"
+        return checked(last[0], first, "the first pass")
+
+    about = about | {"graph": "no"}
+    return Program(queue, gpu.wait, unit, batch, begin, verify, digest(first), gpu.about | about, queue)
+
+
+def checked(output, first, what: str) -> str:
+    """"ok" where a result is that of `what`, to the bit or within what other algorithms make of it."""
+    if same_bits(output, first):
+        return "ok"
+    try:
+        print(f"results differ by {compared(output, first, what):.2g} of the largest", flush=True)
+    except ProgramError as error:
+        return str(error)
+    return "ok"
 
 
 def warmed_up(gpu: Gpu, call: Callable):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A PyTorch program as a tenant of `partywall measure`: it speaks the line protocol on standard input and output.
 
-The programs: a network in fp16 replayed as a CUDA graph, a language model's decode loop, copies within the GPU's
+The programs: a network in fp16 replayed as a CUDA graph or launched kernel by kernel, a language model's decode loop, copies within the GPU's
 memory, matrix products, and one that faults. Weights and inputs are random with a fixed seed, and each checks its own results. With
 PARTYWALL_SM_GROUPS in the environment the process confines itself to these SMs.
 
@@ -40,9 +40,10 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tenant.py", description="A PyTorch program as a tenant of `partywall measure`.")
     parser.add_argument("--fake", action="store_true", help="short waits instead of a GPU; the times mean nothing")
     commands = parser.add_subparsers(dest="program", required=True)
-    network = commands.add_parser("network", help="one inference of a network as a CUDA graph")
+    network = commands.add_parser("network", help="one inference of a network, as a CUDA graph or eager")
     network.add_argument("name", choices=programs.NETWORKS, metavar="NAME", help=", ".join(programs.NETWORKS))
     network.add_argument("--batch", type=positive(BATCH_MAX), default=1, metavar="N")
+    network.add_argument("--eager", action="store_true", help="launch kernel by kernel instead of a CUDA graph")
     decode = commands.add_parser("decode", help="one token of a small language model for each of a batch of sequences")
     decode.add_argument("--batch", type=positive(BATCH_MAX), default=1, metavar="N")
     decode.add_argument("--eager", action="store_true", help="launch kernel by kernel instead of a CUDA graph")
@@ -62,7 +63,7 @@ def set_up(chosen: argparse.Namespace) -> programs.Program:
         return programs.fake(" ".join(map(str, vars(chosen).values())), getattr(chosen, "batch", 1), about)
     gpu = start()
     if chosen.program == "network":
-        return programs.open_model(gpu, chosen.name).program(chosen.batch)
+        return programs.open_model(gpu, chosen.name, eager=chosen.eager).program(chosen.batch)
     if chosen.program == "decode":
         return programs.decoder(gpu, chosen.context, chosen.eager).program(chosen.batch)
     if chosen.program == "stream":

@@ -1,5 +1,7 @@
 //! `cargo xtask claims`: holds the ledger against the recorded files, and README and docs against the ledger.
 
+mod rows;
+
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -46,6 +48,15 @@ pub(crate) fn run(root: &Path, write: bool) -> Result<Report> {
         problems.append(&mut figures::check(&path, &text, &ledger));
     }
     Ok(Report { table, problems })
+}
+
+/// Enters the figures of a record's rows that the ledger lacks, then does as [`run`] with `write`.
+///
+/// # Errors
+/// Those of [`run`], and a record that has no figures to claim.
+pub(crate) fn run_with_rows(root: &Path, record: &Path) -> Result<Report> {
+    rows::enter(root, record, &load(root)?)?;
+    run(root, true)
 }
 
 /// Reads the ledger.

@@ -39,6 +39,10 @@ enum Task {
         /// First take the values over from the recorded files, into the ledger and the documents.
         #[arg(long)]
         write: bool,
+        /// Enter what the rows of this record of `partywall measure` say, as ids `sm.…`, unless the ledger has them; then as with
+        /// --write. A path from the root of the repository.
+        #[arg(long, value_name = "RECORD.json")]
+        rows: Option<PathBuf>,
     },
     /// Write the files that are made by a program.
     Generate {
@@ -101,8 +105,11 @@ fn run(task: &Task) -> Result<()> {
     let root = workspace::root()?;
     match task {
         Task::Ci => ci::run(&root, &|line| eprintln!("{line}")),
-        Task::Claims { write } => {
-            let report = claims::run(&root, *write)?;
+        Task::Claims { write, rows } => {
+            let report = match rows {
+                Some(record) => claims::run_with_rows(&root, record)?,
+                None => claims::run(&root, *write)?,
+            };
             println!("{}", report.table);
             problem::none_of(&report.problems)
         }

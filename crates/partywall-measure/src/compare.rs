@@ -70,13 +70,16 @@ pub fn compare(first: &Record, second: &Record) -> Comparison {
     }
 }
 
-fn key(row: &Row) -> (partywall_core::wall::Wall, &str, &'static str, &str, &str) {
-    (row.wall, &row.setting, row.processes.id(), &row.ls, &row.be)
+/// What a row is of: wall, setting, processes, both tenants, and who else was at work.
+pub(crate) fn key(row: &Row) -> (partywall_core::wall::Wall, &str, &'static str, &str, &str, &[String]) {
+    (row.wall, &row.setting, row.processes.id(), &row.ls, &row.be, &row.beside)
 }
 
-fn title(row: &Row) -> String {
+/// `mps-percentage 50/50 (separate): a beside b`, with who else was at work.
+pub(crate) fn title(row: &Row) -> String {
+    let others = if row.beside.is_empty() { String::new() } else { format!(" and {}", row.beside.join(", ")) };
     let setting = if row.setting.is_empty() { String::new() } else { format!(" {}", row.setting) };
-    format!("{}{setting} ({}): {} beside {}", row.wall, row.processes.id(), row.ls, row.be)
+    format!("{}{setting} ({}): {} beside {}{others}", row.wall, row.processes.id(), row.ls, row.be)
 }
 
 fn compared(a: &Row, b: &Row) -> Compared {

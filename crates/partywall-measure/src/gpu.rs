@@ -3,17 +3,21 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use partywall_core::sm_sets::SmSet;
+use partywall_core::tenant::Class;
+use partywall_core::units::Bytes;
 use partywall_core::wall::Wall;
 use partywall_driver::availability::{self, Availability};
-use partywall_driver::mps::{MpsDaemon, MpsOptions};
+use partywall_driver::mps::{Contact, MpsDaemon, MpsOptions};
 use partywall_driver::nvml::Device;
 use partywall_driver::sampler::{GpuSource, PERIOD_MIN, Sampler, Summary};
 use partywall_driver::survey::{Gpu, Survey};
 use tempfile::TempDir;
 
-use crate::plan::{Place, Setting};
-use crate::record::{Environment, GpuRecord, GpuSample, HostRecord};
-use crate::stage::{Machine, Mps, Split, sm_groups};
+use crate::node::{OwnNode, Preload, Site};
+use crate::plan::{NodeSetting, Place, Setting};
+use crate::record::{Environment, GpuRecord, GpuSample, HostRecord, NodeRecord};
+use crate::stage::{Machine, Mps, Node, Split, sm_groups, sm_sets};
 
 /// With what the names of empty directories begin, where tenants look for an MPS daemon in vain.
 pub const EMPTY_PREFIX: &str = "partywall-no-mps-";
@@ -23,6 +27,7 @@ pub struct GpuMachine {
     survey: Survey,
     gpu: Gpu,
     device: Option<Device>,
+    preload: Preload,
     empty: TempDir,
     temporary: PathBuf,
     sampler: Option<Sampler>,
@@ -30,13 +35,19 @@ pub struct GpuMachine {
 
 impl GpuMachine {
     /// The GPU `gpu` of `survey`; `device` is NVML's view of it, where it has one. Private directories are made in
-    /// `temporary`.
+    /// `temporary`, and `preload` is what a node puts around programs.
     ///
     /// # Errors
     /// Where no directory can be made.
-    pub fn new(survey: Survey, gpu: Gpu, device: Option<Device>, temporary: &Path) -> std::io::Result<Self> {
+    pub fn new(
+        survey: Survey,
+        gpu: Gpu,
+        device: Option<Device>,
+        preload: Preload,
+        temporary: &Path,
+    ) -> std::io::Result<Self> {
         let empty = empty_directory(temporary)?;
-        Ok(Self { survey, gpu, device, empty, temporary: temporary.to_owned(), sampler: None })
+        Ok(Self { survey, gpu, device, preload, empty, temporary: temporary.to_owned(), sampler: None })
     }
 
     /// For the record.
@@ -74,8 +85,13 @@ impl GpuMachine {
 
 impl Machine for GpuMachine {
     fn unavailable(&self, place: &Place) -> Option<String> {
-        // Streams of one process on the whole GPU; their wall is this place's own affair.
-        let wall = match availability::on(place.wall, &self.survey, &self.gpu) {
+        // A node stands on another wall. Of streams of one process on the whole GPU, the wall is this place's own affair.
+        let below = match &place.setting {
+            Setting::Node(node) if !node.mps => Wall::TimeSlicing,
+            Setting::Node(_) => Wall::Mps,
+            _ => place.wall,
+        };
+        let wall = match availability::on(below, &self.survey, &self.gpu) {
             Availability::Available { .. } => None,
             Availability::Missing { why, what_would_help } => {
                 Some(format!("{why}; it would take {what_would_help}"))
@@ -85,7 +101,11 @@ impl Machine for GpuMachine {
             Availability::Missing { why, .. } if place.has_mps() => Some(format!("needs MPS: {why}")),
             _ => None,
         };
-        wall.or_else(mps).or_else(|| misfit(place, self.split())).or_else(|| self.unknown_instance(place))
+        let shim = || place.node().and_then(|_| self.preload.shim.clone().err());
+        wall.or_else(mps)
+            .or_else(shim)
+            .or_else(|| misfit(place, self.split()))
+            .or_else(|| self.unknown_instance(place))
     }
 
     fn visible(&self) -> Option<String> {
@@ -111,6 +131,13 @@ impl Machine for GpuMachine {
         Ok(Box::new(OwnDaemon(daemon)))
     }
 
+    fn start_node(&mut self, setting: &NodeSetting, mps: Option<Contact>) -> Result<Box<dyn Node>, String> {
+        let memory = self.gpu.memory_mib.ok_or("the driver does not say how much memory the GPU has")?;
+        let (device, memory) = (self.device.clone(), Bytes::from_mib(memory));
+        let site = Site { preload: &self.preload, device, memory, temporary: &self.temporary };
+        Ok(Box::new(OwnNode::start(site, setting, mps)?))
+    }
+
     fn start_sampling(&mut self) {
         let source = self.device.clone().map(GpuSource::new);
         // Without a thread there is no sample, and the record says null.
@@ -134,10 +161,14 @@ impl GpuMachine {
 
 /// Why the numbers of SMs of a place do not fit a GPU.
 fn misfit(place: &Place, split: Option<Split>) -> Option<String> {
-    let Setting::Sms(ls, be) = place.setting else { return None };
-    match split {
-        None => Some("the driver does not split the SMs of this GPU".to_owned()),
-        Some(split) => sm_groups(ls, be, split).err(),
+    let node = place.node().filter(|node| node.ls_sms.is_some() || node.be_sms.is_some());
+    match (&place.setting, node, split) {
+        (Setting::Sms(..), _, None) | (_, Some(_), None) => {
+            Some("the driver does not split the SMs of this GPU".to_owned())
+        }
+        (Setting::Sms(ls, be), _, Some(split)) => sm_groups(*ls, *be, split).err(),
+        (_, Some(node), Some(split)) => sm_sets(&node, split).err(),
+        _ => None,
     }
 }
 
@@ -159,6 +190,10 @@ impl Mps for OwnDaemon {
             (name.to_owned(), value.to_string_lossy().into_owned())
         };
         self.0.environment().into_iter().map(text).collect()
+    }
+
+    fn contact(&self) -> Option<Contact> {
+        Some(self.0.contact())
     }
 
     fn is_client(&mut self, pid: u32) -> Result<bool, String> {
@@ -205,9 +240,27 @@ impl Machine for Rehearsal {
     fn start_mps(&mut self) -> Result<Box<dyn Mps>, String> {
         Ok(Box::new(NoDaemon(BTreeMap::from([("CUDA_MPS_PIPE_DIRECTORY", self.empty_directory())]))))
     }
+    fn start_node(&mut self, setting: &NodeSetting, _: Option<Contact>) -> Result<Box<dyn Node>, String> {
+        setting.launch_options().map(|_| -> Box<dyn Node> { Box::new(NoNode) })
+    }
     fn start_sampling(&mut self) {}
     fn stop_sampling(&mut self) -> Option<GpuSample> {
         None
+    }
+}
+
+/// A node that is not there.
+struct NoNode;
+
+impl Node for NoNode {
+    fn admit(&mut self, _: &str, _: Class, _: Option<SmSet>) -> Result<BTreeMap<String, String>, String> {
+        Ok(BTreeMap::new())
+    }
+    fn stands_around(&mut self, _: &str, _: u32) -> Result<(), String> {
+        Ok(())
+    }
+    fn facts(&mut self) -> Vec<NodeRecord> {
+        Vec::new()
     }
 }
 
@@ -217,6 +270,9 @@ struct NoDaemon(BTreeMap<&'static str, String>);
 impl Mps for NoDaemon {
     fn environment(&self) -> Vec<(String, String)> {
         self.0.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+    }
+    fn contact(&self) -> Option<Contact> {
+        None
     }
     fn is_client(&mut self, _: u32) -> Result<bool, String> {
         Ok(true)

@@ -23,9 +23,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use partywall_core::measure::Percentile;
 use partywall_core::units::Nanos;
 
+use crate::load::Load;
 use crate::plan::{Cell, Place};
 use crate::protocol::Ready;
-use crate::record::{CellError, CellKind, ErrorKind, GpuSample, ImsRecord, Processes};
+use crate::record::{CellError, CellKind, ErrorKind, GpuSample, ImsRecord, NodeRecord, Processes};
 use crate::stage::{Bench, Stage, Stop};
 use crate::window::Samples;
 
@@ -65,6 +66,8 @@ pub struct Measured {
     pub cells: Vec<CellResult>,
     /// What tenants said about themselves.
     pub ready: BTreeMap<usize, Ready>,
+    /// The loads of tenants with a duty, once their medians solo are known.
+    pub duties: BTreeMap<usize, Load>,
     /// Maximum stable rates.
     pub ims: Vec<ImsRecord>,
     /// Whether the time sufficed.
@@ -78,10 +81,12 @@ pub struct Measured {
 pub struct CellResult {
     /// The cell.
     pub cell: Cell,
-    /// Of its tenants, latency-sensitive first: of each round.
+    /// Of its tenants, in the order of [`Cell::tenants`]: of each round.
     pub rounds: Vec<(usize, Vec<RoundSamples>)>,
     /// Of each round.
     pub gpu: Vec<GpuSample>,
+    /// What the node says of its tenants, over all rounds.
+    pub node: Vec<NodeRecord>,
     /// Why something is missing.
     pub error: Option<CellError>,
 }
@@ -109,11 +114,16 @@ pub fn measure(
     let begin = bench.channel.now();
     let cells = bench.plan.cells();
     let results = cells.into_iter().map(|cell| {
-        let tenants = [cell.ls, cell.be].into_iter().flatten().map(|tenant| (tenant, Vec::new())).collect();
-        CellResult { cell, rounds: tenants, gpu: Vec::new(), error: None }
+        let tenants = cell.tenants().map(|tenant| (tenant, Vec::new())).collect();
+        CellResult { cell, rounds: tenants, gpu: Vec::new(), node: Vec::new(), error: None }
     });
     let mut run = Measurement {
-        measured: Measured { cells: results.collect(), complete: true, ..Measured::default() },
+        measured: Measured {
+            cells: results.collect(),
+            duties: bench.plan.duties.clone(),
+            complete: true,
+            ..Measured::default()
+        },
         limits,
         begin,
         runs: 0,
@@ -284,7 +294,7 @@ impl Measurement {
     fn members(&self, at: usize) -> Vec<usize> {
         let cell = &self.measured.cells[at].cell;
         let pair = self.own_pair(cell);
-        pair.map_or_else(|| [cell.ls, cell.be].into_iter().flatten().collect(), |(ls, be)| vec![ls, be])
+        pair.map_or_else(|| cell.tenants().collect(), |(ls, be)| vec![ls, be])
     }
 
     /// Whether something that takes `time` would end after the time limit.
@@ -315,11 +325,15 @@ impl Measurement {
 
     fn title(&self, bench: &Bench<'_>, at: usize) -> String {
         let cell = &self.measured.cells[at].cell;
-        let name = |index: Option<usize>| index.map_or("", |index| &bench.plan.tenants[index].name);
+        let name = |index: Option<usize>| index.map_or("", |index| bench.plan.tenants[index].name.as_str());
         match (cell.kind, cell.ls) {
             (CellKind::Solo, ls) => format!("{} solo", name(ls.or(cell.be))),
             (CellKind::Alone, ls) => format!("{} alone: {}", cell.place, name(ls)),
-            (CellKind::Corun, ls) => format!("{}: {} beside {}", cell.place, name(ls), name(cell.be)),
+            (CellKind::Corun, ls) => {
+                let others: Vec<&str> = cell.beside.iter().map(|&one| name(Some(one))).collect();
+                let others = if others.is_empty() { String::new() } else { format!(" and {}", others.join(", ")) };
+                format!("{}: {} beside {}{others}", cell.place, name(ls), name(cell.be))
+            }
         }
     }
 

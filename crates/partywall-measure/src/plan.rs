@@ -6,9 +6,10 @@
 
 mod builtin;
 mod file;
+mod node;
+mod place;
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use partywall_core::measure::Evidence;
 use partywall_core::tenant::Class;
@@ -17,9 +18,11 @@ use partywall_core::wall::Wall;
 
 pub use builtin::{Size, built_in};
 pub use file::{EXAMPLE, PlanError};
+pub use node::NodeSetting;
+pub use place::{Place, Setting, measurable};
 
 use crate::load::Load;
-use crate::record::{CellKind, EvidenceRule, Processes};
+use crate::record::{CellKind, ErrorKind, EvidenceRule, Processes, Record};
 
 /// Most cells of a plan: at half a second each they take 14 hours, and a mistyped plan would make millions.
 pub const CELLS_MAX: usize = 100_000;
@@ -41,12 +44,16 @@ pub struct Plan {
     pub requests_wanted: u64,
     /// How many samples a percentile needs.
     pub evidence: EvidenceRule,
+    /// Whether latency-sensitive tenants are also measured alone behind each wall.
+    pub alone: bool,
     /// How long a tenant may take to answer; see [`Patience`].
     pub patience: Patience,
     /// Who takes part.
     pub tenants: Vec<Tenant>,
     /// What is measured.
     pub pairs: Vec<Pair>,
+    /// Loads of tenants with a duty, where an earlier measurement has found them out.
+    pub duties: BTreeMap<usize, Load>,
 }
 
 /// How long tenants may take before they count as hung.
@@ -73,8 +80,11 @@ pub struct Tenant {
     pub class: Class,
     /// What it runs.
     pub program: Program,
-    /// What it does in cells.
+    /// What it does in cells; of a tenant with a [`duty`](Self::duty), in the run that finds out how fast it is.
     pub load: Load,
+    /// Its requests arrive at random (Poisson), so often that their rate times its median service time solo is this, which is
+    /// measured first.
+    pub duty: Option<f64>,
     /// Environment variables that it gets besides ours.
     pub env: BTreeMap<String, String>,
     /// What stands in for it in a rehearsal.
@@ -99,30 +109,6 @@ pub enum Pretend {
     Command(Vec<String>),
 }
 
-/// A wall, how it is set, and in how many processes the tenants behind it run.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// The wall.
-    pub wall: Wall,
-    /// How it is set.
-    pub setting: Setting,
-    /// In how many processes.
-    pub processes: Processes,
-}
-
-/// How a wall is set, the latency-sensitive tenant's part first.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Setting {
-    /// There is nothing to set.
-    None,
-    /// Percent of the SMs, 1 to 100 each: `50/50`.
-    Percent(u8, u8),
-    /// SMs: `64/68`.
-    Sms(u32, u32),
-    /// UUIDs of MIG instances: `MIG-…/MIG-…`.
-    Instances(String, String),
-}
-
 /// Two tenants behind a wall.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pair {
@@ -132,6 +118,8 @@ pub struct Pair {
     pub ls: usize,
     /// The best-effort tenant.
     pub be: usize,
+    /// Who else runs at the same time, of both classes.
+    pub beside: Vec<usize>,
     /// Whether it comes before those that have it not.
     pub priority: bool,
     /// Longest window of its cells over all rounds, where it differs from the plan's.
@@ -175,12 +163,33 @@ pub struct Cell {
     pub ls: Option<usize>,
     /// The best-effort tenant, if it takes part.
     pub be: Option<usize>,
+    /// Who else does.
+    pub beside: Vec<usize>,
     /// Whether it comes before those that have it not.
     pub priority: bool,
     /// Longest window over all rounds: of the pairs that need the cell, the longest.
     pub time_max: Nanos,
     /// The pair that it is the co-run cell of.
     pub pair: Option<usize>,
+}
+
+impl Pair {
+    /// All that run at the same time, the latency-sensitive tenant first, then the best-effort one.
+    pub fn tenants(&self) -> impl Iterator<Item = usize> {
+        [self.ls, self.be].into_iter().chain(self.beside.iter().copied())
+    }
+
+    /// The two, where they need a process that no other pair has.
+    fn own_process(&self) -> Option<(usize, usize)> {
+        (self.place.processes == Processes::One).then_some((self.ls, self.be))
+    }
+}
+
+impl Cell {
+    /// All that take part, latency-sensitive first where both are named.
+    pub fn tenants(&self) -> impl Iterator<Item = usize> {
+        self.ls.into_iter().chain(self.be).chain(self.beside.iter().copied())
+    }
 }
 
 impl Plan {
@@ -194,18 +203,23 @@ impl Plan {
                 let ls = (self.tenants[tenant].class == Class::LatencySensitive).then_some(tenant);
                 let be = if ls.is_some() { None } else { Some(tenant) };
                 let place = place.clone();
-                cells.push(Cell { place, kind, ls, be, priority: false, time_max: Nanos::ZERO, pair: None });
+                let (beside, priority, time_max) = (Vec::new(), false, Nanos::ZERO);
+                cells.push(Cell { place, kind, ls, be, beside, priority, time_max, pair: None });
                 cells.len() - 1
             });
             cells[at].priority |= pair.priority;
             cells[at].time_max = cells[at].time_max.max(time_max(pair));
         };
         for pair in &self.pairs {
-            need(CellKind::Solo, &Place::SOLO, pair.ls, pair);
-            need(CellKind::Solo, &Place::SOLO, pair.be, pair);
+            for tenant in pair.tenants() {
+                need(CellKind::Solo, &Place::SOLO, tenant, pair);
+            }
         }
-        for pair in self.pairs.iter().filter(|pair| pair.place.has_alone()) {
-            need(CellKind::Alone, &pair.place, pair.ls, pair);
+        for pair in self.pairs.iter().filter(|pair| self.alone && pair.place.has_alone()) {
+            let sensitive = |tenant: &usize| self.tenants[*tenant].class == Class::LatencySensitive;
+            for tenant in pair.tenants().filter(sensitive) {
+                need(CellKind::Alone, &pair.place, tenant, pair);
+            }
         }
         cells.sort_by_key(|cell| cell.kind);
         cells.extend(self.pairs.iter().enumerate().map(|(index, pair)| Cell {
@@ -213,6 +227,7 @@ impl Plan {
             kind: CellKind::Corun,
             ls: Some(pair.ls),
             be: Some(pair.be),
+            beside: pair.beside.clone(),
             priority: pair.priority,
             time_max: time_max(pair),
             pair: Some(index),
@@ -259,7 +274,11 @@ impl Plan {
         let pairs: Vec<Pair> = self
             .pairs
             .iter()
-            .filter(|pair| kept(ls, pair.ls) && kept(be, pair.be))
+            .filter(|pair| {
+                let (of_ls, of_be): (Vec<usize>, Vec<usize>) =
+                    pair.tenants().partition(|&one| self.tenants[one].class == Class::LatencySensitive);
+                of_ls.iter().all(|&one| kept(ls, one)) && of_be.iter().all(|&one| kept(be, one))
+            })
             .filter(|pair| walls.is_empty() || walls.contains(&pair.place.wall))
             .cloned()
             .collect();
@@ -270,12 +289,44 @@ impl Plan {
         Ok(())
     }
 
+    /// Goes on where `record` ended: leaves out the pairs that it has figures of, and takes over the rates that it found out.
+    ///
+    /// # Errors
+    /// When nothing is left.
+    pub fn go_on(&mut self, record: &Record) -> Result<(), String> {
+        let name = |index: usize| self.tenants[index].name.as_str();
+        let found = |pair: &Pair| {
+            record.rows.iter().any(|row| {
+                let place = (row.wall, &*row.setting, row.processes);
+                let mut others: Vec<&str> = row.beside.iter().map(|name| &**name).chain([&*row.ls, &*row.be]).collect();
+                let mut own: Vec<&str> = pair.tenants().map(name).collect();
+                others.sort_unstable();
+                own.sort_unstable();
+                place == (pair.place.wall, &*pair.place.setting.to_string(), pair.place.processes)
+                    && own == others
+                    && row.error.as_ref().is_none_or(|error| error.kind != ErrorKind::Skipped)
+            })
+        };
+        let left: Vec<Pair> = self.pairs.iter().filter(|pair| !found(pair)).cloned().collect();
+        if left.is_empty() {
+            return Err(format!("{} has all that the plan measures", record.name));
+        }
+        let known = record.tenants.iter().filter(|tenant| tenant.duty.is_some() && tenant.load.is_open());
+        let known = known.filter_map(|known| {
+            let same = |tenant: &Tenant| tenant.name == known.name && tenant.duty == known.duty;
+            Some((self.tenants.iter().position(same)?, known.load))
+        });
+        self.duties = known.collect();
+        self.pairs = left;
+        Ok(())
+    }
+
     /// How long the plan may take if no tenant is late: an upper bound, with `start` for each process or group of
     /// processes that is started.
     pub fn time_bound(&self, start: Nanos) -> Nanos {
         let warming = self.warmup.0.saturating_mul(u64::from(self.rounds));
         let mut places: Vec<(Place, Option<(usize, usize)>)> =
-            self.pairs.iter().map(|pair| (pair.place.clone(), pair.place.own_process(pair))).collect();
+            self.pairs.iter().map(|pair| (pair.place.clone(), pair.own_process())).collect();
         places.sort_unstable();
         places.dedup();
         let cells = self
@@ -290,144 +341,6 @@ impl Plan {
 /// A plan that is built in cannot know them.
 const MIG_HELP: &str = "instances are made by whoever owns the GPU (`partywall doctor` lists those that there are) and named in a \
                         plan of one's own: --plan FILE with { wall = \"mig\", setting = \"MIG-uuid/MIG-uuid\" }";
-
-impl Place {
-    /// The whole GPU for one tenant.
-    pub const SOLO: Self =
-        Self { wall: Wall::Exclusive, setting: Setting::None, processes: Processes::Separate };
-
-    /// A wall with nothing to set, and separate processes unless it needs one.
-    pub const fn plain(wall: Wall) -> Self {
-        let processes =
-            if matches!(wall, Wall::StreamPriority) { Processes::One } else { Processes::Separate };
-        Self { wall, setting: Setting::None, processes }
-    }
-
-    /// From the texts that plans and records have. No `processes` is what the wall usually has.
-    ///
-    /// # Errors
-    /// What is wrong and what would be right.
-    pub fn parse(wall: Wall, setting: &str, processes: Option<Processes>) -> Result<Self, String> {
-        let plain = Self::plain(wall);
-        let processes = processes.unwrap_or(plain.processes);
-        let may = match wall {
-            Wall::GreenContexts => true,
-            _ => processes == plain.processes,
-        };
-        if !may {
-            return Err(format!("`{wall}` needs processes = \"{}\"", plain.processes.id()));
-        }
-        let setting = Setting::parse(wall, setting)?;
-        Ok(Self { wall, setting, processes })
-    }
-
-    /// Whether a tenant alone behind the wall is something else than solo. For time-slicing it is not: without a
-    /// neighbour there is nothing to take turns with.
-    pub fn has_alone(&self) -> bool {
-        !matches!(self.wall, Wall::Exclusive | Wall::TimeSlicing)
-    }
-
-    /// Whether the tenants are clients of an MPS daemon.
-    pub fn has_mps(&self) -> bool {
-        match self.wall {
-            Wall::Mps | Wall::MpsPercentage => true,
-            Wall::GreenContexts => self.processes == Processes::Separate,
-            _ => false,
-        }
-    }
-
-    /// Whether a GPU fault of one tenant ends the others.
-    pub fn shares_faults(&self) -> bool {
-        self.has_mps() || self.processes == Processes::One
-    }
-
-    /// The pair, where it needs a process that no other pair has.
-    fn own_process(&self, pair: &Pair) -> Option<(usize, usize)> {
-        (self.processes == Processes::One).then_some((pair.ls, pair.be))
-    }
-}
-
-impl fmt::Display for Place {
-    /// `green-contexts 64/68 in one process`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.wall)?;
-        let setting = self.setting.to_string();
-        if !setting.is_empty() {
-            write!(f, " {setting}")?;
-        }
-        let usual = Self::plain(self.wall).processes;
-        if self.processes == usual { Ok(()) } else { f.write_str(" in one process") }
-    }
-}
-
-impl Setting {
-    fn parse(wall: Wall, text: &str) -> Result<Self, String> {
-        let halves = || text.split_once('/');
-        // `parse` alone would take "+1".
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let number = |text: &str| digits(text).then(|| text.parse::<u32>().ok()).flatten();
-        let numbers = || halves().and_then(|(a, b)| Some((number(a)?, number(b)?)));
-        let shown = partywall_core::diagnostic::quoted(text);
-        match wall {
-            Wall::TimeSlicing | Wall::Mps | Wall::StreamPriority if text.is_empty() => Ok(Self::None),
-            Wall::TimeSlicing | Wall::Mps | Wall::StreamPriority => {
-                Err(format!("`{wall}` has nothing to set; leave the setting out"))
-            }
-            Wall::MpsPercentage => match numbers() {
-                Some((a @ 1..=100, b @ 1..=100)) => Ok(Self::Percent(a as u8, b as u8)),
-                _ => Err(format!(
-                    "{shown} are no percentages of SMs; write setting = \"50/50\", 1 to 100 each"
-                )),
-            },
-            Wall::GreenContexts => match numbers() {
-                Some((a @ 1.., b @ 1..)) => Ok(Self::Sms(a, b)),
-                _ => Err(format!("{shown} are no numbers of SMs; write setting = \"64/68\"")),
-            },
-            Wall::Mig => match halves() {
-                Some((a, b)) if a.starts_with("MIG-") && b.starts_with("MIG-") => {
-                    Ok(Self::Instances(a.to_owned(), b.to_owned()))
-                }
-                _ => Err(format!("{shown} names no two instances; write setting = \"MIG-uuid/MIG-uuid\"")),
-            },
-            Wall::Exclusive | Wall::MpsStatic | Wall::Sides | Wall::Partywall => Err(unmeasurable(wall.id())),
-        }
-    }
-}
-
-/// The walls that can be measured, in the order in which they are listed to people.
-const MEASURABLE: [Wall; 6] =
-    [Wall::TimeSlicing, Wall::Mps, Wall::MpsPercentage, Wall::GreenContexts, Wall::StreamPriority, Wall::Mig];
-
-/// The wall of this id, if it can be measured.
-///
-/// # Errors
-/// What was given, and what can be measured.
-pub fn measurable(id: &str) -> Result<Wall, String> {
-    let wall = MEASURABLE.into_iter().find(|wall| wall.id() == id);
-    wall.ok_or_else(|| match id.parse::<Wall>() {
-        Ok(_) => unmeasurable(id),
-        Err(_) => format!("{} is no wall; {}", partywall_core::diagnostic::quoted(id), choice()),
-    })
-}
-
-fn unmeasurable(id: &str) -> String {
-    format!("`{id}` cannot be measured by this version; {}", choice())
-}
-
-fn choice() -> String {
-    format!("choose one of {}", MEASURABLE.map(Wall::id).join(", "))
-}
-
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => Ok(()),
-            Self::Percent(ls, be) => write!(f, "{ls}/{be}"),
-            Self::Sms(ls, be) => write!(f, "{ls}/{be}"),
-            Self::Instances(ls, be) => write!(f, "{ls}/{be}"),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

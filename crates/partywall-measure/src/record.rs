@@ -10,7 +10,11 @@ use partywall_core::tenant::Class;
 use partywall_core::wall::Wall;
 use serde::{Deserialize, Serialize};
 
+pub use around::{Figures, NodeRecord, PartRecord};
+
 use crate::load::Load;
+
+mod around;
 
 /// [`Record::format`].
 pub const FORMAT: &str = "partywall-measure-1";
@@ -50,6 +54,12 @@ pub struct Record {
     /// Rows that the plan expected something of.
     #[serde(default)]
     pub facts: Vec<FactRecord>,
+    /// The measurements that it was merged from; empty where it is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartRecord>,
+    /// The figures of each row by a name that does not depend on where it stands: see [`crate::summary`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub summary: BTreeMap<String, Figures>,
 }
 
 /// The machine.
@@ -147,6 +157,9 @@ pub struct TenantRecord {
     pub command: Vec<String>,
     /// What it did in cells.
     pub load: Load,
+    /// Rate of its arrivals x its median service time solo, where the rate was made of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duty: Option<f64>,
     /// What its work is counted in; null where it never came up.
     pub unit: Option<String>,
     /// Work units at depth 1.
@@ -204,12 +217,25 @@ pub struct CellRecord {
     pub ls: Option<String>,
     /// The best-effort tenant, if it took part.
     pub be: Option<String>,
+    /// Who else took part.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<String>,
     /// Of each tenant that took part; empty where nothing was measured.
     pub results: Vec<TenantResult>,
     /// Power and clocks; null where they were not sampled.
     pub gpu: Option<GpuSample>,
+    /// What the node says of its tenants, where they run under one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub node: Vec<NodeRecord>,
+    /// Of which measurement it is, where several were merged: the index into [`Record::parts`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub part: usize,
     /// Why the cell has no, or not all, results.
     pub error: Option<CellError>,
+}
+
+fn is_zero(part: &usize) -> bool {
+    *part == 0
 }
 
 /// One tenant in a cell.
@@ -323,6 +349,12 @@ pub struct Row {
     pub ls: String,
     /// The best-effort tenant.
     pub be: String,
+    /// Who else was at work at the same time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<String>,
+    /// Of which measurement it is, where several were merged: the index into [`Record::parts`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub part: usize,
     /// Its median service time beside the other.
     pub p50_ms: Option<f64>,
     /// Its p99 service time beside the other.
@@ -335,6 +367,12 @@ pub struct Row {
     pub slowdown_p99: Option<f64>,
     /// Its 95 % interval (block bootstrap).
     pub slowdown_p99_interval: Option<[f64; 2]>,
+    /// p50 of response times / solo p50 of response times.
+    #[serde(default)]
+    pub response_slowdown_p50: Option<f64>,
+    /// p99 of response times / solo p99 of response times.
+    #[serde(default)]
+    pub response_slowdown_p99: Option<f64>,
     /// p50 alone in the part / solo p50.
     pub capacity_cost_p50: Option<f64>,
     /// p50 / p50 alone in the part.
@@ -349,6 +387,9 @@ pub struct Row {
     pub be_rate_per_s: Option<f64>,
     /// Whether the latency-sensitive tenant's open load was not served; slowdowns are null then.
     pub saturated: bool,
+    /// Requests a second of the latency-sensitive tenant that were completed.
+    #[serde(default)]
+    pub completed_per_s: Option<f64>,
     /// Why clocks were held down during the cell; empty where they were not.
     pub throttled: Vec<String>,
     /// Why it lacks figures.

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use partywall_core::measure::{Evidence, Load as Served, be_kept};
+use partywall_core::tenant::Class;
 use partywall_core::units::Nanos;
 
+use crate::load::Load;
 use crate::method::{CellResult, Measured, RoundSamples};
 use crate::plan::{Cell, Place, Plan, Program, Ratio, Tenant};
 use crate::protocol::CHECK_OK;
 use crate::record::{
-    CellError, CellKind, CellRecord, FactRecord, GpuSample, ProgramKind, RoundRecord, Row, TenantRecord,
+    CellError, CellKind, CellRecord, FactRecord, GpuSample, ProgramKind, Quantiles, RoundRecord, Row, TenantRecord,
     TenantResult,
 };
 use crate::statistics::{Replicates, Series, ratio_interval};
@@ -34,11 +36,8 @@ pub struct Results {
 /// Percentiles, intervals and ratios of what was measured.
 pub fn results(plan: &Plan, measured: &Measured) -> Results {
     let cells: Vec<Summed> =
-        measured.cells.iter().enumerate().map(|(at, cell)| Summed::of(plan, at, cell)).collect();
-    let rows: Vec<(usize, Row)> = cells
-        .iter()
-        .filter_map(|summed| Some((summed.result.cell.pair?, row(plan, &cells, summed)?)))
-        .collect();
+        measured.cells.iter().enumerate().map(|(at, cell)| Summed::of(plan, at, cell, &measured.duties)).collect();
+    let rows: Vec<(usize, Row)> = cells.iter().flat_map(|summed| rows_of(plan, &cells, summed)).collect();
     let facts = rows.iter().filter_map(|(pair, row)| fact(plan, *pair, row)).collect();
     Results {
         tenants: plan.tenants.iter().enumerate().map(|(index, one)| tenant(index, one, measured)).collect(),
@@ -63,13 +62,14 @@ struct SummedTenant {
 }
 
 impl<'a> Summed<'a> {
-    fn of(plan: &Plan, at: usize, result: &'a CellResult) -> Self {
+    fn of(plan: &Plan, at: usize, result: &'a CellResult, duties: &BTreeMap<usize, Load>) -> Self {
+        let offered = |tenant| duties.get(&tenant).unwrap_or(&plan.tenants[tenant].load).offered_per_s();
         let tenants = result.rounds.iter().filter(|(_, rounds)| !rounds.is_empty());
         let tenants = tenants.map(|(tenant, rounds)| {
-            let ls = result.cell.ls == Some(*tenant);
+            let ls = plan.tenants[*tenant].class == Class::LatencySensitive;
             // A seed of its own for each cell, so that ratios of two are ratios of independent draws.
             let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at as u64);
-            summed(*tenant, &plan.tenants[*tenant], rounds, plan.evidence(), ls.then_some(seed))
+            summed(*tenant, &plan.tenants[*tenant], rounds, plan.evidence(), ls.then_some(seed), offered(*tenant))
         });
         Self { result, tenants: tenants.collect(), gpu: merged(&result.gpu) }
     }
@@ -79,7 +79,7 @@ impl<'a> Summed<'a> {
     }
 
     fn record(&self, plan: &Plan) -> CellRecord {
-        let Cell { place, kind, ls, be, .. } = &self.result.cell;
+        let Cell { place, kind, ls, be, beside, .. } = &self.result.cell;
         let name = |index: &Option<usize>| index.map(|index| plan.tenants[index].name.clone());
         CellRecord {
             wall: place.wall,
@@ -88,8 +88,11 @@ impl<'a> Summed<'a> {
             kind: *kind,
             ls: name(ls),
             be: name(be),
+            beside: names(plan, beside),
             results: self.tenants.iter().map(|one| one.result.clone()).collect(),
             gpu: self.gpu.clone(),
+            node: self.result.node.clone(),
+            part: 0,
             error: self.result.error.clone(),
         }
     }
@@ -101,6 +104,7 @@ fn summed(
     rounds: &[RoundSamples],
     evidence: Evidence,
     bootstrap: Option<u64>,
+    offered_per_s: Option<f64>,
 ) -> SummedTenant {
     let series = |pick: fn(&RoundSamples) -> &Vec<Nanos>| Series {
         rounds: rounds.iter().map(|one| pick(one).clone()).collect(),
@@ -123,7 +127,7 @@ fn summed(
         service_ms: service.quantiles(evidence),
         response_ms: response.quantiles(evidence),
         rate_per_s: per_s(rounds.iter().map(|one| one.samples.work).sum()),
-        offered_per_s: of.load.offered_per_s(),
+        offered_per_s,
         completed_per_s: per_s(rounds.iter().map(|one| one.samples.completed as f64).sum()),
         saturated,
         host_gap_us: gaps.get(gaps.len() / 2).map(|gap| gap.as_us()),
@@ -153,10 +157,23 @@ fn merged(samples: &[GpuSample]) -> Option<GpuSample> {
     })
 }
 
-/// The row of a co-run cell.
-fn row(plan: &Plan, cells: &[Summed<'_>], corun: &Summed<'_>) -> Option<Row> {
-    let Cell { place, ls, be, .. } = &corun.result.cell;
-    let (ls, be) = ((*ls)?, (*be)?);
+fn names(plan: &Plan, tenants: &[usize]) -> Vec<String> {
+    tenants.iter().map(|&tenant| plan.tenants[tenant].name.clone()).collect()
+}
+
+/// The rows of a co-run cell: one for each latency-sensitive tenant beside each best-effort one, with all others at work as well.
+fn rows_of(plan: &Plan, cells: &[Summed<'_>], corun: &Summed<'_>) -> Vec<(usize, Row)> {
+    let Some(pair) = corun.result.cell.pair else { return Vec::new() };
+    let (ls, be): (Vec<usize>, Vec<usize>) =
+        corun.result.cell.tenants().partition(|&one| plan.tenants[one].class == Class::LatencySensitive);
+    let both = ls.iter().flat_map(|&ls| be.iter().map(move |&be| (ls, be)));
+    both.map(|both| (pair, row(plan, cells, corun, both))).collect()
+}
+
+fn row(plan: &Plan, cells: &[Summed<'_>], corun: &Summed<'_>, (ls, be): (usize, usize)) -> Row {
+    let place = &corun.result.cell.place;
+    let mut others: Vec<usize> = corun.result.cell.tenants().filter(|&one| one != ls && one != be).collect();
+    others.sort_unstable();
     let of = |kind, place: &Place, tenant: usize| {
         let mut cells =
             cells.iter().filter(|one| one.result.cell.kind == kind && one.result.cell.place == *place);
@@ -168,23 +185,30 @@ fn row(plan: &Plan, cells: &[Summed<'_>], corun: &Summed<'_>) -> Option<Row> {
     let served = both.filter(|both| !both.result.saturated);
     let p50 = |one: Option<&SummedTenant>| one.and_then(|one| one.result.service_ms.p50);
     let p99 = |one: Option<&SummedTenant>| one.and_then(|one| one.result.service_ms.p99);
+    let response = |one: Option<&SummedTenant>, pick: fn(&Quantiles) -> Option<f64>| {
+        one.and_then(|one| pick(&one.result.response_ms))
+    };
     let interval = |pick: fn(&Replicates) -> &Vec<f64>| {
         ratio_interval(pick(&served?.replicates), pick(&solo?.replicates))
     };
     let be_rate = corun.tenant(be).filter(|_| both.is_some()).map(|one| one.result.rate_per_s);
     let be_solo = of(CellKind::Solo, &Place::SOLO, be).map(|one| one.result.rate_per_s);
-    Some(Row {
+    Row {
         wall: place.wall,
         setting: place.setting.to_string(),
         processes: place.processes,
         ls: plan.tenants[ls].name.clone(),
         be: plan.tenants[be].name.clone(),
+        beside: names(plan, &others),
+        part: 0,
         p50_ms: p50(both),
         p99_ms: p99(both),
         slowdown_p50: ratio(p50(served), p50(solo)),
         slowdown_p50_interval: interval(|replicates| &replicates.p50),
         slowdown_p99: ratio(p99(served), p99(solo)),
         slowdown_p99_interval: interval(|replicates| &replicates.p99),
+        response_slowdown_p50: ratio(response(served, |times| times.p50), response(solo, |times| times.p50)),
+        response_slowdown_p99: ratio(response(served, |times| times.p99), response(solo, |times| times.p99)),
         capacity_cost_p50: ratio(p50(alone), p50(solo)),
         interference_p50: ratio(p50(served), p50(alone)),
         capacity_cost_p99: ratio(p99(alone), p99(solo)),
@@ -193,8 +217,9 @@ fn row(plan: &Plan, cells: &[Summed<'_>], corun: &Summed<'_>) -> Option<Row> {
         be_rate_per_s: be_rate,
         saturated: both.is_some_and(|both| both.result.saturated),
         throttled: corun.gpu.as_ref().map(|gpu| gpu.throttled.clone()).unwrap_or_default(),
+        completed_per_s: both.map(|both| both.result.completed_per_s),
         error: error_of(cells, corun, ls, be),
-    })
+    }
 }
 
 /// A tenant in a cell, unless the cell has an error: times of wrong results, or of a tenant that then died, mean
@@ -258,7 +283,8 @@ fn tenant(index: usize, one: &Tenant, measured: &Measured) -> TenantRecord {
         class: one.class,
         program,
         command,
-        load: one.load,
+        load: *measured.duties.get(&index).unwrap_or(&one.load),
+        duty: one.duty,
         unit: ready.map(|ready| ready.unit.clone()),
         work: ready.map(|ready| ready.work),
         cache_policy: about.get(CACHE_POLICY).cloned(),

@@ -6,28 +6,36 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use partywall_core::sm_sets::SmSet;
 use partywall_core::tenant::Class;
 use partywall_core::wall::Wall;
+use partywall_driver::mps::Contact;
 
-use crate::plan::{Place, Plan, Pretend, Program, Setting, Tenant};
+use crate::plan::{NodeSetting, Place, Plan, Pretend, Program, Setting, Tenant};
 use crate::protocol::{FromTenant, Line, Ready, SM_GROUPS, ToTenant};
-use crate::record::{CellError, ErrorKind, GpuSample, Processes};
+use crate::record::{CellError, ErrorKind, GpuSample, NodeRecord, Processes};
 use crate::tenant::{Channel, Heard, Launch, ProcessId};
 
 /// How often a tenant is started again on one stage after it went wrong there. A tenant that goes wrong in each cell
 /// would otherwise cost the patience for it in each.
 pub const RESTARTS_MAX: u32 = 2;
 
+/// Whose blocks an MPS server prefers: 0 normal, 1 below; a hint, by the documentation of MPS.
+const CLIENT_PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
+
 /// Variables of ours that would put a tenant behind another wall than the one that is measured.
-const UNSET: [&str; 8] = [
+const UNSET: [&str; 10] = [
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY",
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-    "CUDA_MPS_CLIENT_PRIORITY",
+    CLIENT_PRIORITY,
     "CUDA_DEVICE_MAX_CONNECTIONS",
     SM_GROUPS,
+    // Of a node that this program itself is a tenant of.
+    partywall_shim_api::environment::SOCKET,
+    partywall_shim_api::environment::TOKEN,
 ];
 
 /// The GPU and what belongs to it, as far as stages need it.
@@ -50,6 +58,12 @@ pub trait Machine {
     /// Why it does not start.
     fn start_mps(&mut self) -> Result<Box<dyn Mps>, String>;
 
+    /// Starts a node that is set like this; `mps` is where the daemon is reached that its tenants are clients of.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn start_node(&mut self, setting: &NodeSetting, mps: Option<Contact>) -> Result<Box<dyn Node>, String>;
+
     /// Begins to sample power and clocks.
     fn start_sampling(&mut self);
 
@@ -62,6 +76,9 @@ pub trait Mps {
     /// What its clients need in their environment.
     fn environment(&self) -> Vec<(String, String)>;
 
+    /// How others ask it; `None` of one that is not there.
+    fn contact(&self) -> Option<Contact>;
+
     /// Whether a process is its client.
     ///
     /// # Errors
@@ -73,6 +90,24 @@ pub trait Mps {
     /// # Errors
     /// Where something is left of it.
     fn stop(self: Box<Self>) -> Result<(), String>;
+}
+
+/// A node around tenants. Dropping it ends it.
+pub trait Node {
+    /// Takes in a tenant of this name, in place of an earlier one. What its processes need in their environment.
+    ///
+    /// # Errors
+    /// Why it cannot be served.
+    fn admit(&mut self, name: &str, class: Class, sms: Option<SmSet>) -> Result<BTreeMap<String, String>, String>;
+
+    /// Whether a tenant's process, which has used the GPU, is behind the node's wall.
+    ///
+    /// # Errors
+    /// Why not.
+    fn stands_around(&mut self, name: &str, pid: u32) -> Result<(), String>;
+
+    /// What it knows of its tenants; what is counted, since each was taken in.
+    fn facts(&mut self) -> Vec<NodeRecord>;
 }
 
 /// All SMs in the smallest groups.
@@ -133,12 +168,29 @@ pub fn sm_groups(ls_sms: u32, be_sms: u32, split: Split) -> Result<[String; 2], 
     Ok([format!("0-{}", ls - 1), format!("{}-{}", total - be, total - 1)])
 }
 
+/// The SM sets of both classes under a node: latency-sensitive tenants have the first groups, best-effort ones the last.
+///
+/// # Errors
+/// More SMs than there are.
+pub fn sm_sets(node: &NodeSetting, split: Split) -> Result<[Option<SmSet>; 2], String> {
+    let Split { groups: total, sms_per_group } = split;
+    let groups = |sms: Option<u32>| sms.map_or(0, |sms| sms.div_ceil(sms_per_group.max(1)));
+    let (ls, be) = (groups(node.ls_sms), groups(node.be_sms));
+    if ls.saturating_add(be) > total {
+        let sms = total * sms_per_group;
+        return Err(format!("`{node}` does not fit: there are {sms} SMs, in groups of {sms_per_group}"));
+    }
+    let set = |first, groups| (groups > 0).then_some(SmSet { first, groups, sms_per_group });
+    Ok([set(0, ls), set(total - be, be)])
+}
+
 /// Processes behind one wall.
 pub struct Stage {
     /// Where.
     pub place: Place,
     hosts: Vec<Host>,
     mps: Option<Box<dyn Mps>>,
+    node: Option<Box<dyn Node>>,
     /// What tenants said when they were ready.
     pub ready: BTreeMap<usize, Ready>,
 }
@@ -160,7 +212,7 @@ impl Stage {
             Processes::One => vec![host(members)],
             Processes::Separate => members.iter().map(|&member| host(&[member])).collect(),
         };
-        Self { place, hosts, mps: None, ready: BTreeMap::new() }
+        Self { place, hosts, mps: None, node: None, ready: BTreeMap::new() }
     }
 
     /// Starts those of `wanted` that do not run, together, and waits until they are ready.
@@ -176,6 +228,7 @@ impl Stage {
             return Ok(());
         }
         self.start_mps(bench)?;
+        self.start_node(bench)?;
         let mut first = None;
         for &at in &down {
             if let Err(error) = self.launch(bench, at) {
@@ -187,7 +240,7 @@ impl Stage {
             first.get_or_insert(error);
         }
         for &at in &down {
-            if let Some(error) = self.not_attached(at) {
+            if let Some(error) = self.not_attached(at).or_else(|| self.not_behind(bench.plan, at)) {
                 self.fail(bench, at, &error);
                 first.get_or_insert(error);
             }
@@ -252,6 +305,7 @@ impl Stage {
         let processes: Vec<ProcessId> =
             self.hosts.iter_mut().filter_map(|host| host.process.take()).collect();
         bench.channel.end(&processes);
+        self.node = None;
         if let Some(mps) = self.mps.take() {
             // What is left of it does not change what was measured, and dropping it has tried again.
             let _ = mps.stop();
@@ -276,13 +330,29 @@ impl Stage {
         Ok(())
     }
 
+    fn start_node(&mut self, bench: &mut Bench<'_>) -> Result<(), Stop> {
+        if let Some(setting) = self.place.node().filter(|_| self.node.is_none()) {
+            let contact = self.mps.as_ref().and_then(|mps| mps.contact());
+            let started = bench.machine.start_node(&setting, contact);
+            let error = |reason| CellError::new(ErrorKind::Died, format!("the node: {reason}"));
+            self.node = Some(started.map_err(|reason| Stop::Cell(error(reason)))?);
+        }
+        Ok(())
+    }
+
+    /// What the node knows of its tenants; nothing where there is none.
+    pub fn facts(&mut self) -> Vec<NodeRecord> {
+        self.node.as_mut().map(|node| node.facts()).unwrap_or_default()
+    }
+
     fn launch(&mut self, bench: &mut Bench<'_>, at: usize) -> Result<(), CellError> {
         let host = &self.hosts[at];
         if let Some(last) = host.last.as_ref().filter(|_| host.failures > RESTARTS_MAX) {
             let message = format!("given up after {} failures; the last: {}", host.failures, last.message);
             return Err(CellError::new(last.kind, message));
         }
-        let launch = self.launch_of(bench, &host.members);
+        let members = host.members.clone();
+        let launch = self.launch_of(bench, &members);
         let launched = launch.map_err(|reason| CellError::new(ErrorKind::Skipped, reason));
         match launched.and_then(|launch| bench.channel.launch(&launch)) {
             Ok(process) => {
@@ -371,7 +441,16 @@ impl Stage {
         None
     }
 
-    fn launch_of(&self, bench: &Bench<'_>, members: &[usize]) -> Result<Launch, String> {
+    /// Why a host's tenants are not behind the node that they should be behind.
+    fn not_behind(&mut self, plan: &Plan, at: usize) -> Option<CellError> {
+        self.hosts[at].process?;
+        let node = self.node.as_mut()?;
+        let known = self.hosts[at].members.iter().filter_map(|member| Some((*member, self.ready.get(member)?.pid)));
+        let mut missing = known.filter_map(|(member, pid)| node.stands_around(&plan.tenants[member].name, pid).err());
+        missing.next().map(|reason| CellError::new(ErrorKind::Died, reason))
+    }
+
+    fn launch_of(&mut self, bench: &Bench<'_>, members: &[usize]) -> Result<Launch, String> {
         let tenants: Vec<&Tenant> = members.iter().map(|&member| &bench.plan.tenants[member]).collect();
         let names: Vec<&str> = tenants.iter().map(|tenant| tenant.name.as_str()).collect();
         let mut set: BTreeMap<String, String> = BTreeMap::new();
@@ -389,6 +468,7 @@ impl Stage {
         }
         if let [tenant] = tenants[..] {
             set.extend(self.part(bench, tenant.class)?);
+            set.extend(self.around(bench, tenant)?);
         }
         let command = self.command(bench, &tenants)?;
         let unset = UNSET.map(str::to_owned).to_vec();
@@ -400,7 +480,8 @@ impl Stage {
         let ls = class == Class::LatencySensitive;
         let variable = |name: &str, value: String| Some((name.to_owned(), value));
         Ok(match &self.place.setting {
-            Setting::None => None,
+            // A node's tenants find it in their environment.
+            Setting::None | Setting::ShimSms(..) | Setting::Node(_) => None,
             Setting::Percent(of_ls, of_be) => {
                 let percent = if ls { of_ls } else { of_be };
                 variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent.to_string())
@@ -413,6 +494,22 @@ impl Stage {
                 variable(SM_GROUPS, if ls { of_ls } else { of_be })
             }
         })
+    }
+
+    /// What puts a tenant under the node, if there is one.
+    fn around(&mut self, bench: &Bench<'_>, tenant: &Tenant) -> Result<BTreeMap<String, String>, String> {
+        let (Some(node), Some(setting)) = (&mut self.node, self.place.node()) else { return Ok(BTreeMap::new()) };
+        let sets = match bench.machine.split() {
+            Some(split) => sm_sets(&setting, split)?,
+            None if setting.ls_sms.is_none() && setting.be_sms.is_none() => [None; 2],
+            None => return Err("this GPU or driver has no Green Contexts".to_owned()),
+        };
+        let low = tenant.class == Class::BestEffort;
+        let mut variables = node.admit(&tenant.name, tenant.class, sets[usize::from(low)])?;
+        if setting.lower {
+            variables.insert(CLIENT_PRIORITY.to_owned(), u32::from(low).to_string());
+        }
+        Ok(variables)
     }
 
     fn groups(&self, bench: &Bench<'_>) -> Result<[String; 2], String> {

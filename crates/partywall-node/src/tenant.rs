@@ -97,6 +97,18 @@ impl Token {
         Self(bytes)
     }
 
+    /// One that the system draws.
+    ///
+    /// # Errors
+    /// Where the system has no random numbers.
+    pub fn random() -> rustix::io::Result<Self> {
+        let (mut bytes, mut filled) = ([0; TOKEN_BYTES], 0);
+        while filled < bytes.len() {
+            filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+        }
+        Ok(Self(bytes))
+    }
+
     /// Its bytes.
     pub const fn bytes(&self) -> [u8; TOKEN_BYTES] {
         self.0

@@ -88,6 +88,8 @@ pub struct Recording {
     pub gpu: String,
     /// The cells that can be simulated.
     pub pairs: Vec<Pair>,
+    /// Of each of them, which cell of the record it is; empty where there are no cells, but lines.
+    pub cells: Vec<usize>,
     /// The cells that cannot.
     pub left_out: Vec<LeftOut>,
 }
@@ -124,7 +126,8 @@ pub fn read(text: &str, file: &str) -> Result<Recording, ReadError> {
     if text.trim_start().starts_with('{') {
         return parse_record(text, file);
     }
-    Ok(Recording { gpu: PAIRS_ON.to_owned(), pairs: parse_pairs(text, file)?, left_out: Vec::new() })
+    let pairs = parse_pairs(text, file)?;
+    Ok(Recording { gpu: PAIRS_ON.to_owned(), pairs, cells: Vec::new(), left_out: Vec::new() })
 }
 
 /// A pair and what the model says of it.

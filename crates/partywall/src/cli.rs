@@ -315,6 +315,9 @@ pub struct MeasureArguments {
     /// Where NAME.json goes. Default: results/GPU, of a simulated one results/sim-GPU; with --pretend nothing is written.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Go on where this result ended: measure what of the plan it has no figures of; the new result has both.
+    #[arg(long = "continue", value_name = "RESULT.json", conflicts_with_all = ["quick", "full"])]
+    pub go_on: Option<PathBuf>,
     /// Stop about then, with what there is.
     #[arg(long, value_name = "TIME")]
     pub time_limit: Option<Nanos>,
@@ -334,6 +337,8 @@ pub struct MeasureArguments {
 pub enum MeasureCommand {
     /// Hold two results against each other: what differs in how they came about, then row by row.
     Compare(CompareArguments),
+    /// Make one result of several that are parts of one plan, measured on one machine.
+    Merge(MergeArguments),
     /// Show a result again: the table, and with --out the page and a picture of all pairs.
     Show(ShowArguments),
 }
@@ -347,6 +352,26 @@ pub struct ShowArguments {
     /// Also write NAME.html, and NAME.svg where there are many pairs, into this folder.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Show on the page what the simulator says of the same tenants, beside the measured figures.
+    #[arg(long, requires = "out")]
+    pub simulate: bool,
+}
+
+/// `partywall measure merge`.
+#[derive(Debug, Args)]
+pub struct MergeArguments {
+    /// Results of `partywall measure`.
+    #[arg(required = true, value_name = "RESULT.json")]
+    pub results: Vec<PathBuf>,
+    /// What the result is called.
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    /// Write NAME.json and NAME.html into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print the result as JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `partywall measure compare`.

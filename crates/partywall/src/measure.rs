@@ -15,16 +15,19 @@ use partywall_measure::compare::compare;
 use partywall_measure::gpu::{GpuMachine, Rehearsal};
 use partywall_measure::leftovers;
 use partywall_measure::lock::{Lock, LockError};
+use partywall_measure::merge::merge;
 use partywall_measure::method::{self, Limits, Measured, Progress};
+use partywall_measure::node::Preload;
 use partywall_measure::plan::{EXAMPLE, Plan, Size, built_in};
 use partywall_measure::record::{Environment, FORMAT, HostRecord, Record, Settings};
 use partywall_measure::rows::{Results, results};
 use partywall_measure::stage::{Bench, Launcher, Machine};
+use partywall_measure::summary::summary;
 use partywall_measure::tenant::{Processes, interruptions};
 
-use crate::cli::{CompareArguments, MeasureArguments, MeasureCommand, ShowArguments};
+use crate::cli::{CompareArguments, MeasureArguments, MeasureCommand, MergeArguments, ShowArguments};
 use crate::error::Failure;
-use crate::{doctor, measured, output, progress};
+use crate::{doctor, measured, output, progress, tenants};
 
 /// SMs of a rehearsal, and how they can be cut: an H200's.
 const REHEARSED_SMS: (u32, u32) = (132, 2);
@@ -32,6 +35,7 @@ const REHEARSED_SMS: (u32, u32) = (132, 2);
 pub(crate) fn run(arguments: &MeasureArguments) -> Result<(), Failure> {
     match &arguments.command {
         Some(MeasureCommand::Compare(arguments)) => against(arguments),
+        Some(MeasureCommand::Merge(arguments)) => together(arguments),
         Some(MeasureCommand::Show(arguments)) => show(arguments),
         None if arguments.plan_example => output::print(EXAMPLE),
         None => measure(arguments),
@@ -50,7 +54,11 @@ fn measure(arguments: &MeasureArguments) -> Result<(), Failure> {
         let sms = gpu.sms.unwrap_or(REHEARSED_SMS.0);
         (sms, gpu.green_contexts.as_ref().map_or(1, |granularity| granularity.sms_per_group))
     });
-    let plan = plan(arguments, cut)?;
+    let mut plan = plan(arguments, cut)?;
+    let former = arguments.go_on.as_deref().map(read).transpose()?;
+    if let Some(former) = &former {
+        plan.go_on(former).map_err(Failure::input)?;
+    }
     let name = file_name(arguments, &plan)?;
     let folder = folder(arguments, found.as_ref().map(|(_, gpu, _)| gpu));
     // Before anything is started: a measurement of hours should not end because its file cannot be written.
@@ -64,7 +72,7 @@ fn measure(arguments: &MeasureArguments) -> Result<(), Failure> {
     let scratch = |error| Failure::Write { path: temporary.clone(), error };
     let (mut machine, environment): (Box<dyn Machine>, Environment) = match found {
         Some((survey, gpu, device)) => {
-            let machine = GpuMachine::new(survey, gpu, device, &temporary).map_err(scratch)?;
+            let machine = GpuMachine::new(survey, gpu, device, preload(), &temporary).map_err(scratch)?;
             let environment = machine.environment();
             (Box::new(machine), environment)
         }
@@ -96,19 +104,47 @@ fn measure(arguments: &MeasureArguments) -> Result<(), Failure> {
     let record = record(arguments, &plan, name, started, environment, found);
     // What was started has ended; the rest is arithmetic and files.
     drop((channel, machine, lock));
+    let record = match former {
+        // Not lost if the two do not fit: then both are there.
+        Some(former) => match merge(&[former, record.clone()], &record.name, &record.command) {
+            Ok(both) => both,
+            Err(error) => {
+                let kept = Record { name: format!("{}-rest", record.name), ..record };
+                write(&kept, folder.as_deref())?;
+                return Err(Failure::input(error));
+            }
+        },
+        None => record,
+    };
+    finish(&record, folder.as_deref(), arguments.json)
+}
+
+/// Writes a record and its page into `folder`, and says what there is.
+fn finish(record: &Record, folder: Option<&Path>, as_json: bool) -> Result<(), Failure> {
+    let written = write(record, folder)?;
+    if as_json {
+        return output::print(&record.json().map_err(Failure::internal)?);
+    }
+    output::print(&text::measured(record))?;
+    written.iter().try_for_each(|path| output::print(&format!("wrote {}", path.display())))
+}
+
+fn write(record: &Record, folder: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     let json = record.json().map_err(Failure::internal)?;
-    let written = match &folder {
+    match folder {
         Some(folder) => {
             let (data, page) = (format!("{}.json", record.name), format!("{}.html", record.name));
-            output::write_all(folder, &[(&data, &json), (&page, &measured::report(&record).html())])?
+            output::write_all(folder, &[(&data, &json), (&page, &measured::report(record).html())])
         }
-        None => Vec::new(),
-    };
-    if arguments.json {
-        return output::print(&json);
+        None => Ok(Vec::new()),
     }
-    output::print(&text::measured(&record))?;
-    written.iter().try_for_each(|path| output::print(&format!("wrote {}", path.display())))
+}
+
+/// What a node of a measurement puts around programs.
+fn preload() -> Preload {
+    let shim = tenants::shim().map_err(|failure| failure.to_string());
+    let others = tenants::variable(partywall_node::environment::PRELOAD).and_then(|text| text.into_string().ok());
+    Preload { shim, others }
 }
 
 /// The machine's first GPU that programs can use.
@@ -170,13 +206,16 @@ fn plan(arguments: &MeasureArguments, (sms, step): (u32, u32)) -> Result<Plan, F
 }
 
 fn file_name(arguments: &MeasureArguments, plan: &Plan) -> Result<String, Failure> {
-    let name = arguments.name.as_ref().unwrap_or(&plan.name);
+    checked_name(arguments.name.as_ref().unwrap_or(&plan.name))
+}
+
+fn checked_name(name: &str) -> Result<String, Failure> {
     let allowed = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.starts_with('.') || name.len() > 100 || !name.chars().all(allowed) {
         let shown = partywall_core::diagnostic::quoted(name);
         return Err(Failure::input(format!("{shown} cannot name a result; use letters, digits and - _ .")));
     }
-    Ok(name.clone())
+    Ok(name.to_owned())
 }
 
 /// Where the result goes: of a rehearsal nowhere unless it is said; of a simulated GPU never among those of real ones.
@@ -205,6 +244,7 @@ fn record(
     measured: Measured,
 ) -> Record {
     let Results { tenants, cells, rows, facts } = results(plan, &measured);
+    let summary = summary(&rows);
     let simulated = environment.gpu.as_ref().filter(|gpu| is_simulated(&gpu.name));
     let command = command(arguments, simulated.and_then(|gpu| gpu.id.as_deref()));
     Record {
@@ -231,6 +271,8 @@ fn record(
         rows,
         ims: measured.ims,
         facts,
+        parts: Vec::new(),
+        summary,
     }
 }
 
@@ -243,11 +285,7 @@ fn command(arguments: &MeasureArguments, gpu: Option<&str>) -> String {
     let list = |values: &[String]| (!values.is_empty()).then(|| values.join(","));
     let walls: Vec<String> = arguments.walls.iter().map(ToString::to_string).collect();
     // The folder that a file lies in on this machine is nobody else's.
-    let plan = arguments.plan.as_ref().map(|path| {
-        let file = path.file_name().filter(|_| path.is_absolute()).map(Path::new);
-        file.unwrap_or(path).display().to_string()
-    });
-    say("plan", plan);
+    say("plan", arguments.plan.as_deref().map(bare));
     say("victims", list(&arguments.victims));
     say("antagonists", list(&arguments.antagonists));
     say("walls", list(&walls));
@@ -255,10 +293,27 @@ fn command(arguments: &MeasureArguments, gpu: Option<&str>) -> String {
     say("requests", arguments.requests.map(|value| value.to_string()));
     say("rounds", arguments.rounds.map(|value| value.to_string()));
     say("seed", arguments.seed.map(|value| value.to_string()));
+    say("continue", arguments.go_on.as_deref().map(bare));
     say("time-limit", arguments.time_limit.map(|value| value.to_string()));
     let flags = [("quick", arguments.quick), ("ims", arguments.ims), ("pretend", arguments.pretend)];
     words.extend(flags.iter().filter(|(_, given)| *given).map(|(name, _)| format!("--{name}")));
     words.join(" ")
+}
+
+/// The folder that a file lies in on this machine is nobody else's.
+fn bare(path: &Path) -> String {
+    let file = path.file_name().filter(|_| path.is_absolute()).map(Path::new);
+    file.unwrap_or(path).display().to_string()
+}
+
+/// `partywall measure merge`.
+fn together(arguments: &MergeArguments) -> Result<(), Failure> {
+    let records = arguments.results.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    let files: Vec<String> = arguments.results.iter().map(|path| bare(path)).collect();
+    let name = checked_name(&arguments.name)?;
+    let command = format!("partywall measure merge {} --name {name}", files.join(" "));
+    let merged = merge(&records, &name, &command).map_err(Failure::input)?;
+    finish(&merged, arguments.out.as_deref(), arguments.json)
 }
 
 fn read(path: &Path) -> Result<Record, Failure> {
@@ -270,7 +325,13 @@ fn show(arguments: &ShowArguments) -> Result<(), Failure> {
     let record = read(&arguments.result)?;
     output::print(&text::measured(&record))?;
     let Some(folder) = &arguments.out else { return Ok(()) };
-    let report = measured::report(&record);
+    let report = if arguments.simulate {
+        let text = output::read_text(&arguments.result)?;
+        let modelled = measured::modelled(&record, &text, &arguments.result.display().to_string())?;
+        measured::report_beside(&record, &modelled)
+    } else {
+        measured::report(&record)
+    };
     let mut files = vec![(format!("{}.html", record.name), report.html())];
     files.extend(report.overview().map(|picture| (format!("{}.svg", record.name), picture)));
     let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();

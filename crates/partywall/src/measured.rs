@@ -1,6 +1,9 @@
 //! A measured record as a report: the same table and page as the demo's.
 
+mod modelled;
+
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use partywall_core::tenant::Class;
 use partywall_core::units::SmCount;
@@ -13,16 +16,23 @@ use partywall_measure::record::{
 use partywall_sim::experiment::{CellResult, TenantResult};
 use partywall_sim::metrics::Percentiles;
 
-use crate::report::{Cell, Origin, Report, Section};
+pub(crate) use modelled::modelled;
+
+use crate::report::{Cell, Modelled, Origin, Report, Section};
 
 /// What `record` says, one section per pair of tenants in the order of its rows.
 pub(crate) fn report(record: &Record) -> Report {
+    report_beside(record, &BTreeMap::new())
+}
+
+/// The same with what the model says of some rows, by their indices.
+pub(crate) fn report_beside(record: &Record, modelled: &BTreeMap<usize, Modelled>) -> Report {
     let gpu = record.environment.gpu.clone().unwrap_or_default();
     let id = gpu.id.clone().unwrap_or_else(|| "unknown".to_owned());
-    let mut pairs: Vec<(&str, &str)> = Vec::new();
+    let mut pairs: Vec<Together<'_>> = Vec::new();
     for row in &record.rows {
-        if !pairs.contains(&(row.ls.as_str(), row.be.as_str())) {
-            pairs.push((&row.ls, &row.be));
+        if !pairs.contains(&Together::of(row)) {
+            pairs.push(Together::of(row));
         }
     }
     Report {
@@ -38,10 +48,24 @@ pub(crate) fn report(record: &Record) -> Report {
         seed: record.settings.seed,
         command: record.command.clone(),
         sources: sources(record),
-        sections: pairs.into_iter().map(|(ls, be)| section(record, ls, be)).collect(),
+        sections: pairs.into_iter().map(|pair| section(record, pair, modelled)).collect(),
         errors: Vec::new(),
         errors_source: String::new(),
         measured_on: id,
+    }
+}
+
+/// Who was at work at the same time.
+#[derive(Clone, Copy, PartialEq)]
+struct Together<'a> {
+    ls: &'a str,
+    be: &'a str,
+    beside: &'a [String],
+}
+
+impl<'a> Together<'a> {
+    fn of(row: &'a Row) -> Self {
+        Self { ls: &row.ls, be: &row.be, beside: &row.beside }
     }
 }
 
@@ -70,6 +94,10 @@ fn sources(record: &Record) -> Vec<String> {
         "Each cell in {} rounds, {} s of warm-up, then at most {} s or {} requests of the latency-sensitive tenant",
         settings.rounds, settings.warmup_s, settings.seconds_max, settings.requests_wanted
     ));
+    for part in &record.parts {
+        let cut = if part.complete { "" } else { ", ended by its time limit" };
+        lines.push(format!("Part {}: begun {}, {:.0} s{cut}: {}", part.name, part.started, part.took_s, part.command));
+    }
     lines.extend(record.tenants.iter().map(tenant_line));
     for cell in record.cells.iter().filter(|cell| cell.kind != CellKind::Corun) {
         if let Some(error) = &cell.error {
@@ -90,22 +118,28 @@ fn tenant_line(tenant: &TenantRecord) -> String {
             format!("closed loop, {depth} at a time, pause {} us", pause_ns as f64 / 1e3)
         }
         Load::Periodic { period_ns } => format!("a request every {} us", period_ns as f64 / 1e3),
-        Load::Poisson { rate_per_s, .. } => format!("Poisson arrivals, {rate_per_s} a second"),
+        Load::Poisson { rate_per_s, .. } => {
+            let duty = tenant.duty.map_or_else(String::new, |duty| format!(", a duty of {duty}"));
+            format!("Poisson arrivals, {rate_per_s:.1} a second{duty}")
+        }
     };
     let policy = tenant.cache_policy.as_ref().map_or_else(String::new, |policy| format!("; {policy}"));
     format!("{} ({}): {load}{policy}", tenant.name, tenant.class)
 }
 
-fn section(record: &Record, ls: &str, be: &str) -> Section {
-    let of_pair = record.rows.iter().filter(|row| row.ls == ls && row.be == be);
-    let exclusive = solo(record, ls).map(|own| {
+fn section(record: &Record, together: Together<'_>, modelled: &BTreeMap<usize, Modelled>) -> Section {
+    let Together { ls, be, beside } = together;
+    let of_pair = record.rows.iter().enumerate().filter(|(_, row)| Together::of(row) == together);
+    // Parts of a measurement have one each; the first stands for all.
+    let part = of_pair.clone().map(|(_, row)| row.part).min().unwrap_or(0);
+    let exclusive = solo(record, part, ls).map(|own| {
         let mut alone = tenant(record, Class::LatencySensitive, ls, Some(own), Some(own), Some(own), None);
         alone.slowdown_p99 = own.service_ms.p99.map(|_| 1.0);
         Cell::from(cell_result(Wall::Exclusive, vec![alone], None))
     });
     let mut cells: Vec<Cell> = exclusive.into_iter().collect();
     let mut lost = Vec::new();
-    for row in of_pair {
+    for (index, row) in of_pair {
         let corun = find(record, row, CellKind::Corun, Some(ls), Some(be));
         let nothing = corun.is_none_or(|cell| cell.results.is_empty());
         match (&row.error, nothing) {
@@ -114,12 +148,16 @@ fn section(record: &Record, ls: &str, be: &str) -> Section {
                 let what = if error.kind == ErrorKind::Skipped { "not measured" } else { "no figures" };
                 lost.push((wall.trim_end().to_owned(), format!("{what}: {}", happened(error))));
             }
-            _ => cells.push(cell(record, row, corun)),
+            _ => cells.push(Cell { modelled: modelled.get(&index).copied(), ..cell(record, row, corun) }),
         }
     }
     Section {
-        id: format!("{ls}-{be}"),
-        title: format!("{ls} beside {be}"),
+        id: [&[ls.to_owned(), be.to_owned()], beside].concat().join("-"),
+        title: if beside.is_empty() {
+            format!("{ls} beside {be}")
+        } else {
+            format!("{ls} beside {be}, with {}", beside.join(" and "))
+        },
         description: String::new(),
         ls: 0,
         be: Some(1),
@@ -154,8 +192,8 @@ fn cell(record: &Record, row: &Row, corun: Option<&CellRecord>) -> Cell {
             .and_then(|cell| result_of(cell, kind_ls.or(kind_be).unwrap_or_default()))
     };
     let (ls, be) = (row.ls.as_str(), row.be.as_str());
-    let ls_solo = solo(record, ls);
-    let be_solo = solo(record, be);
+    let ls_solo = solo(record, row.part, ls);
+    let be_solo = solo(record, row.part, be);
     let mut sensitive =
         tenant(record, Class::LatencySensitive, ls, result(ls), part(Some(ls), None), ls_solo, None);
     sensitive.slowdown_p99 = row.slowdown_p99;
@@ -167,12 +205,36 @@ fn cell(record: &Record, row: &Row, corun: Option<&CellRecord>) -> Cell {
     if let Some(error) = &row.error {
         notes.push(happened(error));
     }
+    notes.extend(corun.and_then(node_note));
     if !row.throttled.is_empty() {
         notes.push(format!("throttled: {}", row.throttled.join(", ")));
     }
-    Cell { result: cell_result(row.wall, vec![sensitive, effort], corun), setting: setting(row), notes }
+    Cell {
+        result: cell_result(row.wall, vec![sensitive, effort], corun),
+        setting: setting(row),
+        notes,
+        response_slowdown: row.response_slowdown_p99.or(row.response_slowdown_p50),
+        modelled: None,
+    }
 }
 
+/// What the node says of its tenants, in a line: what it held back, how graphs went, and what it could not promise.
+fn node_note(corun: &CellRecord) -> Option<String> {
+    let mut said = Vec::new();
+    for one in &corun.node {
+        let count = |what: &str| one.counted.get(what).copied().filter(|count| *count > 0);
+        let held = count("held_ns").map(|ns| format!("{} held {:.1} s", one.tenant, ns as f64 / 1e9));
+        said.extend(held);
+        said.extend(count("graphs_cut").map(|cut| format!("{} graphs of {} cut", cut, one.tenant)));
+        said.extend(count("graphs_whole").map(|whole| format!("{} whole", whole)));
+        if one.guaranteed == Some(false) {
+            said.push(format!("{} not guaranteed: {}", one.tenant, one.reasons.join(", ")));
+        }
+    }
+    (!said.is_empty()).then(|| said.join(", "))
+}
+
+/// The cell that a row is of, or is held against.
 fn find<'a>(
     record: &'a Record,
     row: &Row,
@@ -180,18 +242,32 @@ fn find<'a>(
     ls: Option<&str>,
     be: Option<&str>,
 ) -> Option<&'a CellRecord> {
+    let takes_part = |cell: &CellRecord, name: &str| {
+        let named = [&cell.ls, &cell.be].into_iter().flatten().chain(&cell.beside);
+        named.into_iter().any(|other| other == name)
+    };
+    let members = |cell: &CellRecord| {
+        let wanted = ls.into_iter().chain(be);
+        if kind == CellKind::Corun {
+            let mut wanted = wanted.chain(row.beside.iter().map(String::as_str));
+            wanted.all(|name| takes_part(cell, name)) && cell.beside.len() == row.beside.len()
+        } else {
+            cell.ls.as_deref() == ls && cell.be.as_deref() == be
+        }
+    };
     record.cells.iter().find(|cell| {
         cell.kind == kind
             && cell.wall == row.wall
             && cell.setting == row.setting
             && cell.processes == row.processes
-            && cell.ls.as_deref() == ls
-            && cell.be.as_deref() == be
+            && cell.part == row.part
+            && members(cell)
     })
 }
 
-fn solo<'a>(record: &'a Record, name: &str) -> Option<&'a Measured> {
-    record.cells.iter().filter(|cell| cell.kind == CellKind::Solo).find_map(|cell| result_of(cell, name))
+fn solo<'a>(record: &'a Record, part: usize, name: &str) -> Option<&'a Measured> {
+    let solo = record.cells.iter().filter(|cell| cell.kind == CellKind::Solo && cell.part == part);
+    solo.into_iter().find_map(|cell| result_of(cell, name))
 }
 
 fn result_of<'a>(cell: &'a CellRecord, name: &str) -> Option<&'a Measured> {

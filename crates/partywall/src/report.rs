@@ -119,12 +119,27 @@ pub(crate) struct Cell {
     pub(crate) setting: String,
     /// What a reader must know beside the numbers.
     pub(crate) notes: Vec<String>,
+    /// Slowdown of the LS tenant's p99 response time; it has waiting behind itself in it.
+    pub(crate) response_slowdown: Option<f64>,
+    /// What the model says of the same, beside a measurement.
+    pub(crate) modelled: Option<Modelled>,
+}
+
+/// What the model says of a measured wall.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Modelled {
+    /// Slowdown of the LS tenant's median.
+    pub(crate) slowdown_p50: f64,
+    /// Slowdown of its p99.
+    pub(crate) slowdown_p99: f64,
+    /// What the BE tenant keeps.
+    pub(crate) kept: Option<f64>,
 }
 
 impl From<CellResult> for Cell {
     /// A wall as it comes, with nothing to say beside its numbers.
     fn from(result: CellResult) -> Self {
-        Self { result, setting: String::new(), notes: Vec::new() }
+        Self { result, setting: String::new(), notes: Vec::new(), response_slowdown: None, modelled: None }
     }
 }
 
@@ -200,6 +215,8 @@ struct Shown<'a> {
     name: String,
     /// What a reader must know beside the numbers and what follows from them.
     said: &'a [String],
+    response_slowdown: Option<f64>,
+    modelled: Option<Modelled>,
     /// The LS tenant; `None` in a cell without tenants.
     ls: Option<&'a TenantResult>,
 }
@@ -317,7 +334,7 @@ impl Report {
             ways.next().is_some_and(|first| ways.any(|other| other != first))
         };
         let shown = |cell: &'a Cell| {
-            let Cell { result, setting, notes } = cell;
+            let Cell { result, setting, notes, response_slowdown, modelled } = cell;
             let copies = if both_ways(result.wall) { result.copies.trim_start_matches("copy-") } else { "" };
             let words = [result.wall.id(), setting, copies];
             let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
@@ -326,6 +343,8 @@ impl Report {
                 row: self.row(section, result),
                 name: words.join(" "),
                 said: notes,
+                response_slowdown: *response_slowdown,
+                modelled: *modelled,
                 ls: result.tenants.get(section.ls),
             }
         };

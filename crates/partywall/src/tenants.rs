@@ -68,7 +68,7 @@ fn folder(which: &WhichNode) -> Result<Folder, Failure> {
 }
 
 /// The library that stands between tenants and the GPU.
-fn shim() -> Result<PathBuf, Failure> {
+pub(crate) fn shim() -> Result<PathBuf, Failure> {
     let exe = std::env::current_exe().map_err(Failure::internal)?;
     find_library(SHIM, &exe).map_err(|error| match error {
         SoftError::NoLibrary { file, looked } => {
@@ -149,7 +149,7 @@ fn say(line: &str) {
     clippy::disallowed_methods,
     reason = "the command line is the edge: where the node is and what tenants start with comes from here"
 )]
-fn variable(name: &str) -> Option<std::ffi::OsString> {
+pub(crate) fn variable(name: &str) -> Option<std::ffi::OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 

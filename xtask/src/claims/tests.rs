@@ -114,3 +114,41 @@ fn an_empty_ledger_says_so() {
     let scratch = Scratch::with("empty", &[(LEDGER, "# none yet\n"), ("README.md", "# x\n")]);
     assert_eq!(run(scratch.root(), false).unwrap().table, "results/claims.toml claims nothing yet");
 }
+
+#[test]
+fn rows_of_a_record_become_claims_once() {
+    let record = r#"{"simulated": false, "pretended": false, "command": "partywall measure --name \"x\"", "summary": {
+        "a-b1.c.mps": {"slowdown_p99": 45.6789, "response_slowdown_p99": null, "be_kept": 0.98765, "saturated": false},
+        "a-b1.c.partywall": {"slowdown_p99": 1.08751, "response_slowdown_p99": 1.2, "be_kept": 0.7, "saturated": false},
+        "a-b1.c.partywall.mps-decided": {"slowdown_p99": 1.08751, "response_slowdown_p99": 1.2, "be_kept": 0.7, "saturated": false}
+    }}"#;
+    let files = [(LEDGER, "# The ledger.\n"), ("results/r.json", record)];
+    let scratch = Scratch::with("rows", &files);
+    let report = run_with_rows(scratch.root(), Path::new("results/r.json")).unwrap();
+    assert_eq!(lines(&report.problems), Vec::<String>::new());
+    let ledger = load(scratch.root()).unwrap();
+    let found: Vec<(&str, String)> =
+        ledger.claims.iter().map(|claim| (&*claim.id, claim.value.to_string())).collect();
+    let expected = [
+        ("sm.a-b1.c.mps.slowdown_p99", "45.679"),
+        ("sm.a-b1.c.mps.be_kept", "0.988"),
+        ("sm.a-b1.c.partywall.slowdown_p99", "1.088"),
+        ("sm.a-b1.c.partywall.response_slowdown_p99", "1.200"),
+        ("sm.a-b1.c.partywall.be_kept", "0.700"),
+    ];
+    assert_eq!(found, expected.map(|(id, value)| (id, value.to_owned())));
+    let claim = ledger.get("sm.a-b1.c.mps.be_kept").unwrap();
+    assert_eq!(claim.what, "a-b1 beside c, mps: rate of the best-effort tenant over solo");
+    assert_eq!(claim.command, "partywall measure --name \"x\"");
+    // Again: nothing new, and nothing twice.
+    run_with_rows(scratch.root(), Path::new("results/r.json")).unwrap();
+    assert_eq!(load(scratch.root()).unwrap().claims.len(), 5);
+}
+
+#[test]
+fn a_rehearsal_is_not_claimed() {
+    let files = [(LEDGER, "# The ledger.\n"), ("results/r.json", r#"{"simulated": true, "pretended": false}"#)];
+    let scratch = Scratch::with("rehearsed", &files);
+    let error = run_with_rows(scratch.root(), Path::new("results/r.json")).unwrap_err();
+    assert!(error.to_string().contains("is no measurement on a GPU"), "{error}");
+}

@@ -5,7 +5,8 @@
 //!  |------|-- warm-up --|------------ what counts ---------|-- stop LS, then BE --|
 //! ```
 //!
-//! The latency-sensitive tenant is stopped first, so that its last requests have their neighbour too.
+//! The latency-sensitive tenant is stopped first, so that its last requests have their neighbour too. Of several, it is the first that
+//! decides when the round is over.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use partywall_core::units::Nanos;
 use super::{Measurement, RoundSamples};
 use crate::load::Load;
 use crate::protocol::{CHECK_OK, Done, FromTenant, REQUESTS_MAX, Request, Run, Stop as StopRun, ToTenant};
-use crate::record::{CellError, ErrorKind, GpuSample};
+use crate::record::{CellError, CellKind, ErrorKind, GpuSample, NodeRecord};
 use crate::stage::{Bench, Stage, Stop};
 use crate::tenant::Heard;
 use crate::window::Window;
@@ -23,6 +24,12 @@ use crate::window::Window;
 const LEAD: Nanos = Nanos::from_millis(5);
 /// Window of the run that finds out how fast a tenant is.
 const PROBE: Nanos = Nanos::from_millis(50);
+/// The run that finds out a median on which a rate is to be based: so many requests, or as many as fit the time. The first half
+/// does not count, because the first requests of a process take longer.
+const DUTY_REQUESTS: u64 = 400;
+const DUTY_TIME: Nanos = Nanos::from_secs(10);
+/// Least requests for such a median.
+const DUTY_REQUESTS_MIN: usize = 20;
 
 /// What each tenant of a run is to do.
 pub(super) struct Order {
@@ -67,15 +74,18 @@ impl Measurement {
         let members = self.members(at);
         stage.bring_up(bench, &members)?;
         let cell = self.measured.cells[at].cell.clone();
-        let tenants: Vec<usize> = [cell.ls, cell.be].into_iter().flatten().collect();
         let mut orders = Vec::new();
-        for &tenant in &tenants {
-            let load = self.load(bench, tenant, at);
+        for tenant in cell.tenants() {
+            let load = self.load(bench, stage, tenant, at)?;
             let requests_max =
                 if Some(tenant) == cell.ls { self.requests_max(bench, stage, tenant)? } else { REQUESTS_MAX };
             orders.push(Order { tenant, load, requests_max });
         }
+        let before = stage.facts();
         let ran = self.run_out(bench, stage, &mut orders, time)?;
+        add_since(&mut self.measured.cells[at].node, &before, stage.facts(), |name| {
+            cell.tenants().any(|tenant| bench.plan.tenants[tenant].name == name)
+        });
         self.measured.cells[at].gpu.extend(ran.sample);
         let mut wrong = None;
         for ((order, (requests, done)), kept) in
@@ -117,22 +127,69 @@ impl Measurement {
     }
 
     /// A tenant's load in the next round of a cell: arrivals differ from round to round, and not from cell to cell.
-    fn load(&self, bench: &Bench<'_>, tenant: usize, at: usize) -> Load {
-        match bench.plan.tenants[tenant].load {
+    fn load(&mut self, bench: &mut Bench<'_>, stage: &mut Stage, tenant: usize, at: usize) -> Result<Load, Stop> {
+        let load = match bench.plan.tenants[tenant].duty {
+            Some(duty) => self.of_duty(bench, stage, (tenant, duty), at)?,
+            None => bench.plan.tenants[tenant].load,
+        };
+        Ok(match load {
             Load::Poisson { rate_per_s, seed } => {
                 let round = self.measured.cells[at].rounds.first().map_or(0, |(_, rounds)| rounds.len());
-                Load::Poisson { rate_per_s, seed: seed.wrapping_add(round as u64) }
+                // Of two tenants in a cell, each has arrivals of its own.
+                let own = (tenant as u64).wrapping_mul(1 << 32);
+                Load::Poisson { rate_per_s, seed: seed.wrapping_add(own).wrapping_add(round as u64) }
             }
             other => other,
+        })
+    }
+
+    /// The load of a tenant that is to be busy for `duty` of the time. How fast it is is found out where it runs solo.
+    fn of_duty(
+        &mut self,
+        bench: &mut Bench<'_>,
+        stage: &mut Stage,
+        (tenant, duty): (usize, f64),
+        at: usize,
+    ) -> Result<Load, Stop> {
+        if let Some(load) = self.measured.duties.get(&tenant) {
+            return Ok(*load);
         }
+        let name = &bench.plan.tenants[tenant].name;
+        let unknown = |why: &str| {
+            let message = format!("the rate of {name} follows from its median solo, {why}");
+            Stop::Cell(CellError::new(ErrorKind::Skipped, message))
+        };
+        if self.measured.cells[at].cell.kind != CellKind::Solo {
+            let solo = self.measured.cells.iter().find(|one| {
+                one.cell.kind == CellKind::Solo && one.cell.tenants().any(|member| member == tenant)
+            });
+            let why = solo.and_then(|solo| solo.error.as_ref()).map(|error| error.message.as_str());
+            return Err(unknown(&format!("which was not measured: {}", why.unwrap_or("it has not been solo"))));
+        }
+        let orders = [Order { tenant, load: bench.plan.tenants[tenant].load, requests_max: DUTY_REQUESTS }];
+        let together = Together { orders: &orders, warmup: Nanos::ZERO, time: DUTY_TIME };
+        let ran = self.together(bench, stage, &together, false)?;
+        let requests = ran.tenants.first().map_or(&[][..], |(requests, _)| requests);
+        let late = requests.get(requests.len() / 2..).unwrap_or_default();
+        let mut times: Vec<Nanos> = late.iter().map(|one| Nanos(one.end.saturating_sub(one.start))).collect();
+        times.sort_unstable();
+        let median = times.get(times.len() / 2).filter(|_| times.len() >= DUTY_REQUESTS_MIN);
+        let median = median
+            .ok_or_else(|| unknown(&format!("and it made too few requests for one in {DUTY_TIME}: {}", requests.len())))?;
+        let load = Load::Poisson { rate_per_s: duty / median.as_secs().max(1e-9), seed: bench.plan.seed };
+        load.check().map_err(|error| unknown(&format!("and {error}")))?;
+        self.measured.duties.insert(tenant, load);
+        Ok(load)
     }
 
     /// After how many requests a latency-sensitive tenant ends its run by itself: its part of those that are wanted, and
     /// as many as it makes solo during the warm-up. Beside others it is slower, so more of them fall into the window.
     fn requests_max(&mut self, bench: &mut Bench<'_>, stage: &mut Stage, tenant: usize) -> Result<u64, Stop> {
-        let speed = match self.speeds.get(&tenant) {
-            Some(speed) => *speed,
-            None => {
+        let speed = match (self.speeds.get(&tenant), self.open_rate(bench, tenant)) {
+            (Some(speed), _) => *speed,
+            // A short run would have few requests.
+            (None, Some(rate)) => Nanos::from_ms_f64(1e3 / rate),
+            (None, None) => {
                 let speed = self.probe(bench, stage, tenant)?;
                 self.speeds.insert(tenant, speed);
                 speed
@@ -141,6 +198,12 @@ impl Measurement {
         let wanted = bench.plan.requests_wanted.div_ceil(u64::from(bench.plan.rounds));
         let warming = bench.plan.warmup.0 / speed.0.max(1) + 1;
         Ok(wanted.saturating_add(warming).min(REQUESTS_MAX))
+    }
+
+    /// Requests a second of a tenant whose requests come whatever becomes of them.
+    fn open_rate(&self, bench: &Bench<'_>, tenant: usize) -> Option<f64> {
+        let load = self.measured.duties.get(&tenant).unwrap_or(&bench.plan.tenants[tenant].load);
+        load.offered_per_s()
     }
 
     /// How long it takes a tenant from one request to the next, in a short run.
@@ -182,6 +245,28 @@ impl Measurement {
                 running.quiet(bench, stage)?;
                 Err(Stop::Cell(error))
             }
+        }
+    }
+}
+
+/// Adds to `sums` what the node has counted of the tenants of a cell since `before`.
+fn add_since(
+    sums: &mut Vec<NodeRecord>,
+    before: &[NodeRecord],
+    after: Vec<NodeRecord>,
+    takes_part: impl Fn(&str) -> bool,
+) {
+    for mut one in after.into_iter().filter(|one| takes_part(&one.tenant)) {
+        let earlier = before.iter().find(|earlier| earlier.tenant == one.tenant);
+        let sum = sums.iter().position(|sum| sum.tenant == one.tenant);
+        for (what, count) in &mut one.counted {
+            let known = |record: Option<&NodeRecord>| record.and_then(|record| record.counted.get(what)).copied();
+            let since = count.saturating_sub(known(earlier).unwrap_or(0));
+            *count = since.saturating_add(known(sum.map(|at| &sums[at])).unwrap_or(0));
+        }
+        match sum {
+            Some(at) => sums[at] = one,
+            None => sums.push(one),
         }
     }
 }

@@ -280,3 +280,76 @@ fn progress_counts_up_to_its_total() {
     assert_eq!((last.done, last.total), (27, 28));
     assert!(last.what.contains("beside") && last.left.is_some_and(|left| left > Nanos::ZERO));
 }
+
+#[test]
+fn tenants_of_a_node_get_its_environment_and_what_it_counts_is_kept() {
+    let text = r#"walls = [{ wall = "partywall", setting = "mps be=66sms chunks=2" }]"#;
+    let outcome = run(text, &[]);
+    assert_eq!(outcome.errors(), []);
+    let around: Vec<&str> =
+        outcome.fake.launched().iter().filter_map(|launch| Some(launch.set.get("NODE")?.as_str())).collect();
+    let setting = "mps be=66sms chunks=2";
+    assert_eq!(around[0], format!("{setting}: fast latency-sensitive all"));
+    assert_eq!(around[3], format!("{setting}: gemm best-effort SMs 66-131"));
+    let cells = &outcome.results.cells;
+    let corun = cells.iter().find(|cell| cell.kind == CellKind::Corun).unwrap();
+    let names: Vec<&str> = corun.node.iter().map(|one| &*one.tenant).collect();
+    assert_eq!(names, ["fast", "stream"]);
+    // Seven in each of two rounds.
+    assert_eq!(corun.node[0].counted["held_ns"], 14);
+    assert!(cells.iter().filter(|cell| cell.kind == CellKind::Solo).all(|cell| cell.node.is_empty()));
+}
+
+#[test]
+fn a_tenant_that_the_node_does_not_know_does_not_count() {
+    let deaf = || FakeMachine { deaf: true, ..FakeMachine::default() };
+    let text = r#"walls = [{ wall = "partywall", setting = "time-slicing decided" }]"#;
+    let outcome = run_with(&plan(text), Fake::new(&[]), deaf(), NO_LIMITS);
+    assert_eq!(outcome.errors().len(), 4);
+    let row = outcome.row("partywall time-slicing decided", "fast", "stream");
+    let error = row.error.as_ref().unwrap();
+    assert!(error.message.contains("has not registered"), "{error:?}");
+    assert_eq!((row.slowdown_p50, row.be_kept), (None, None));
+}
+
+#[test]
+fn arrivals_of_a_duty_follow_from_the_median_solo() {
+    let text = "slow_load = \"duty\"\nwalls = [{ wall = \"mps\" }]\n[[pair]]\nls = [\"slow\"]\n";
+    let outcome = run(text, &[]);
+    assert_eq!(outcome.errors(), []);
+    // 0.5 ms solo, busy for 0.3 of the time.
+    let offered = |kind| {
+        let mut cells = outcome.results.cells.iter().filter(|cell| cell.kind == kind);
+        cells.find_map(|cell| cell.results.iter().find(|one| one.tenant == "slow")?.offered_per_s)
+    };
+    near(offered(CellKind::Solo), 600.0);
+    near(offered(CellKind::Corun), 600.0);
+    let row = outcome.row("mps", "slow", "stream");
+    near(row.slowdown_p50, 3.0);
+    // Three times as busy, requests wait behind each other more than solo.
+    assert!(row.response_slowdown_p50 > row.slowdown_p50, "{row:?}");
+    let tenant = &outcome.results.tenants[1];
+    assert_eq!(tenant.duty, Some(0.3));
+    assert!(matches!(tenant.load, Load::Poisson { .. }), "{:?}", tenant.load);
+}
+
+#[test]
+fn two_of_each_class_make_a_row_for_each_two() {
+    let outcome = run("walls = [{ wall = \"mps\" }]\n[[pair]]\ntogether = true\n", &[]);
+    assert_eq!(outcome.errors(), []);
+    // Behind those of the plan's pairs of two.
+    let together = outcome.results.rows.get(4..).unwrap();
+    let rows: Vec<(&str, &str, String)> =
+        together.iter().map(|row| (&*row.ls, &*row.be, row.beside.join(" "))).collect();
+    let expected = [
+        ("fast", "stream", "slow gemm"),
+        ("fast", "gemm", "slow stream"),
+        ("slow", "stream", "fast gemm"),
+        ("slow", "gemm", "fast stream"),
+    ];
+    assert_eq!(rows, expected.map(|(ls, be, others)| (ls, be, others.to_owned())));
+    for row in together {
+        near(row.slowdown_p50, 3.0);
+        near(row.be_kept, 0.5);
+    }
+}

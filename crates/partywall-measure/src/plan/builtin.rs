@@ -76,6 +76,7 @@ pub fn built_in(size: Size, sms: u32, step: u32) -> Plan {
                 place: place.clone(),
                 ls,
                 be,
+                beside: Vec::new(),
                 priority: false,
                 time_max: None,
                 expect: None,
@@ -91,9 +92,11 @@ pub fn built_in(size: Size, sms: u32, step: u32) -> Plan {
         // p99 needs 1 000 to be shown and 5 000 to be recorded.
         requests_wanted: if quick { 1_000 } else { 6_000 },
         evidence: if quick { EvidenceRule::Shown } else { EvidenceRule::Recorded },
+        alone: true,
         patience: Patience::default(),
         tenants,
         pairs,
+        duties: BTreeMap::new(),
     }
 }
 
@@ -125,6 +128,7 @@ fn tenant(name: &str, program: &str, class: Class, load: Load, pretended_us: u64
         class,
         program: Program::BuiltIn(program.to_owned()),
         load,
+        duty: None,
         env: BTreeMap::new(),
         pretend: Pretend::BuiltIn(vec!["--service".to_owned(), format!("{pretended_us}us")]),
     }

@@ -21,6 +21,7 @@ rounds = 2                  # how often each cell is measured; its samples are p
 warmup_s = 0.3              # tenants run beside each other so long before anything counts. Default: 0.3
 seconds_max = 4.0           # longest window of a cell, over all rounds. Default: 9
 requests_wanted = 6000      # a cell ends earlier after so many requests. Default: 6000
+alone = true                # latency-sensitive tenants also alone behind each wall. Default: true
 evidence = "recorded"       # samples beyond a percentile: "recorded" (50, default) or "shown" (10)
 
 # The walls of pairs that name none themselves.
@@ -30,13 +31,15 @@ walls = [
   { wall = "mps-percentage", setting = "50/50" },                   # percent of the SMs, latency-sensitive first
   { wall = "green-contexts", setting = "66/66" },                   # SMs
   { wall = "green-contexts", setting = "66/66", processes = "one" },
+  { wall = "partywall", setting = "mps be=66sms chunks=2" },        # a node around programs as they are: docs/measure.md
 ]
 
 [[tenant]]
 name = "camera"
 class = "latency-sensitive"
 command = ["python3", "tenant.py", "resnet50"]    # a program that speaks the line protocol: docs/tenants.md
-load = { closed = { pause = "200us" } }           # or { periodic = { period = "10ms" } }, { poisson = { rate_per_s = 80.0 } }
+load = { closed = { pause = "200us" } }           # or { periodic = { period = "10ms" } }, { poisson = { rate_per_s = 80.0 } },
+                                                  # { duty = 0.3 }: Poisson, of a rate that follows from the median solo
 env = { OMP_NUM_THREADS = "1" }
 
 [[tenant]]
@@ -50,12 +53,18 @@ ls = ["camera"]             # default: all
 be = ["stream"]             # default: all
 priority = true             # before pairs that have it not
 seconds_max = 8.0           # longest window of its cells, where it differs from that of the plan
+together = false            # true: all of `ls` and all of `be` at the same time
 "#;
 
 /// Most rounds: more do not make medians better, and each has its warm-up.
 const ROUNDS_MAX: u32 = 100;
 /// Longest window of a cell, s.
 const SECONDS_MAX: f64 = 3600.0;
+
+/// Highest duty: beyond 1 nobody serves all requests, and how a wall does then can be of interest.
+const DUTY_MAX: f64 = 2.0;
+/// How a tenant with a duty runs while its median is found out: paced, as it will be.
+const PACED: Load = Load::Closed { pause_ns: 1_000_000, depth: 1 };
 
 /// Everything that is wrong with a plan, each once, in the order of the file; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +96,8 @@ struct PlanFile {
     requests_wanted: u64,
     #[serde(default = "evidence")]
     evidence: EvidenceRule,
+    #[serde(default = "yes")]
+    alone: bool,
     ready_s: Option<f64>,
     stop_s: Option<f64>,
     #[serde(default)]
@@ -99,6 +110,9 @@ struct PlanFile {
 
 fn one() -> u64 {
     1
+}
+fn yes() -> bool {
+    true
 }
 fn rounds() -> u32 {
     3
@@ -153,6 +167,7 @@ enum LoadText {
     Poisson {
         rate_per_s: f64,
     },
+    Duty(f64),
 }
 
 fn depth() -> u32 {
@@ -177,6 +192,8 @@ struct PairText {
     #[serde(default)]
     priority: bool,
     seconds_max: Option<f64>,
+    #[serde(default)]
+    together: bool,
     expect: Option<ExpectText>,
 }
 
@@ -198,6 +215,9 @@ fn example(key: &str) -> Option<&'static str> {
         "warmup_s" => "warmup_s = 0.3, in seconds, up to 60",
         "seconds_max" => "seconds_max = 9.0, in seconds, above 0 and up to 3600",
         "requests_wanted" => "requests_wanted = 6000, from 1 to 500000",
+        "alone" => "alone = false",
+        "together" => "together = true",
+        "duty" => "load = { duty = 0.3 }, above 0 and up to 2",
         "evidence" => "evidence = \"recorded\" or \"shown\"",
         "ready_s" => "ready_s = 180.0, in seconds",
         "stop_s" => "stop_s = 20.0, in seconds",
@@ -262,12 +282,14 @@ impl Plan {
             time_max: seconds(read.seconds_max),
             requests_wanted: read.requests_wanted,
             evidence: read.evidence,
+            alone: read.alone,
             patience: Patience {
                 ready: read.ready_s.map_or(Patience::default().ready, seconds),
                 stop: read.stop_s.map_or(Patience::default().stop, seconds),
             },
             tenants,
             pairs,
+            duties: BTreeMap::new(),
         };
         let diagnostics = reader.found.into_diagnostics();
         if diagnostics.is_empty() { Ok(plan) } else { Err(PlanError { diagnostics }) }
@@ -344,7 +366,7 @@ impl Reader<'_> {
                 return None;
             }
         };
-        let load = self.load(&at("load"), text)?;
+        let (load, duty) = self.load(&at("load"), text)?;
         let pretend = match &text.pretend {
             None => Pretend::BuiltIn(Vec::new()),
             Some(PretendText::BuiltIn(arguments)) => Pretend::BuiltIn(arguments.clone()),
@@ -355,10 +377,11 @@ impl Reader<'_> {
             }
         };
         let (name, class, env) = (text.name.clone(), text.class, text.env.clone());
-        Some(Tenant { name, class, program, load, env, pretend })
+        Some(Tenant { name, class, program, load, duty, env, pretend })
     }
 
-    fn load(&mut self, path: &[Step<'_>], text: &TenantText) -> Option<Load> {
+    /// Its load, and its duty if it has one.
+    fn load(&mut self, path: &[Step<'_>], text: &TenantText) -> Option<(Load, Option<f64>)> {
         let load = match (&text.load, text.class) {
             (None, Class::LatencySensitive) => Load::Closed { pause_ns: 200_000, depth: 1 },
             (None, Class::BestEffort) => Load::BACK_TO_BACK,
@@ -367,9 +390,20 @@ impl Reader<'_> {
             (Some(LoadText::Poisson { rate_per_s }), _) => {
                 Load::Poisson { rate_per_s: *rate_per_s, seed: self.seed }
             }
+            (Some(LoadText::Duty(duty)), Class::LatencySensitive) if *duty > 0.0 && *duty <= DUTY_MAX => {
+                return Some((PACED, Some(*duty)));
+            }
+            (Some(LoadText::Duty(duty)), Class::LatencySensitive) => {
+                self.found.report_value(path, format!("a duty of {duty} is out of range; use above 0 and up to {DUTY_MAX}"));
+                return None;
+            }
+            (Some(LoadText::Duty(_)), Class::BestEffort) => {
+                self.found.report_value(path, "a duty is for latency-sensitive tenants");
+                return None;
+            }
         };
         match load.check() {
-            Ok(()) => Some(load),
+            Ok(()) => Some((load, None)),
             Err(error) => {
                 self.found.report_value(path, error.to_string());
                 None
@@ -418,15 +452,27 @@ impl Reader<'_> {
                         continue;
                     }
                 };
-                for &ls in &ls {
-                    pairs.extend(be.iter().map(|&be| Pair {
+                let pair = |ls: &[usize], be: &[usize]| {
+                    let ((&first_ls, ls), (&first_be, be)) = (ls.split_first()?, be.split_first()?);
+                    Some(Pair {
                         place: place.clone(),
-                        ls,
-                        be,
+                        ls: first_ls,
+                        be: first_be,
+                        beside: [ls, be].concat(),
                         priority: text.priority,
                         time_max: time_max.map(seconds),
                         expect: expect.clone(),
-                    }));
+                    })
+                };
+                if text.together && place.processes == Processes::One {
+                    let span = self.found.places().value(&at("together"));
+                    let help = "use walls with a process for each tenant";
+                    self.found.report(span, "more than two tenants cannot share a process", help);
+                } else if text.together {
+                    pairs.extend(pair(&ls, &be));
+                } else {
+                    let all = ls.iter().flat_map(|&ls| be.iter().map(move |&be| (ls, be)));
+                    pairs.extend(all.filter_map(|(ls, be)| pair(&[ls], &[be])));
                 }
             }
             if pairs.len() > CELLS_MAX {

@@ -37,7 +37,7 @@ fn measured() -> (Plan, Measured) {
         let mut rounds = Vec::new();
         rounds.extend(cell.ls.map(|tenant| (tenant, vec![round(us, 600); 2])));
         rounds.extend(cell.be.map(|tenant| (tenant, vec![round(1_000, be)])));
-        CellResult { cell, rounds, gpu: Vec::new(), error: None }
+        CellResult { cell, rounds, gpu: Vec::new(), node: Vec::new(), error: None }
     });
     let measured = Measured { cells: cells.collect(), complete: true, ..Measured::default() };
     (plan, measured)

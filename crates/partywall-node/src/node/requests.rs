@@ -19,7 +19,7 @@ use crate::process::Identity;
 use crate::shepherd::Orders;
 use crate::state::Kept;
 use crate::supervise::Tenant;
-use crate::tenant::{MAX_TENANTS, TOKEN_BYTES, TenantSpec, Token, default_weight};
+use crate::tenant::{MAX_TENANTS, TenantSpec, Token, default_weight};
 use crate::walls;
 
 /// What the tenants of one [`Request::Up`] have in common.
@@ -400,12 +400,5 @@ fn check_promise(name: &str, class: Class, slo: Slo, baseline: Baseline) -> Resu
 }
 
 fn token() -> Result<Token, Error> {
-    let mut bytes = [0; TOKEN_BYTES];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        let flags = rustix::rand::GetRandomFlags::empty();
-        let count = rustix::rand::getrandom(&mut bytes[filled..], flags);
-        filled += count.map_err(Error::system("drawing a token"))?;
-    }
-    Ok(Token::from_bytes(bytes))
+    Token::random().map_err(Error::system("drawing a token"))
 }

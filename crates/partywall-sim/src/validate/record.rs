@@ -1,9 +1,10 @@
 //! Records of `partywall measure` (JSON): what of them the model can be held against.
 //!
 //! Only the fields that this needs are read, by structures of its own, so that the simulator depends on nothing that
-//! measures; a test of the program that has both holds the two together. A tenant is known to the model by its name
-//! (`resnet50-b1`, `stream`, `gemm`), if its program is an external one; the built-in ones are made of kernels that no
-//! profile has. Whatever cannot be compared is listed with the reason.
+//! measures; a test of the program that has both holds the two together. A tenant is known to the model by its command (`network
+//! resnet50 --batch 1` is `resnet50-b1`) or its name (`resnet50-b1`, `stream`, `gemm`), if its program is an external one; the
+//! built-in ones are made of kernels that no profile has. A network that is launched kernel by kernel (`--eager`) is taken to be
+//! its graph: the same kernels, without the host that launches them. Whatever cannot be compared is listed with the reason.
 
 use partywall_core::catalogue::Catalogue;
 use partywall_core::gpu::Gpu;
@@ -48,6 +49,8 @@ struct GpuRecord {
 struct TenantRecord {
     name: String,
     program: ProgramKind,
+    #[serde(default)]
+    command: Vec<String>,
     load: LoadRecord,
     work: Option<f64>,
 }
@@ -75,6 +78,8 @@ struct CellRecord {
     kind: CellKind,
     ls: Option<String>,
     be: Option<String>,
+    #[serde(default)]
+    beside: Vec<String>,
     results: Vec<TenantResult>,
     error: Option<CellError>,
 }
@@ -145,10 +150,14 @@ pub fn parse_record(text: &str, file: &str) -> Result<Recording, ReadError> {
     }
     let gpu = gpu(&record).map_err(refused)?;
     let reader = Reader { record: &record, gpu };
-    let mut recording = Recording { gpu: gpu.id.clone(), pairs: Vec::new(), left_out: Vec::new() };
+    let mut recording =
+        Recording { gpu: gpu.id.clone(), pairs: Vec::new(), cells: Vec::new(), left_out: Vec::new() };
     for (index, cell) in record.cells.iter().enumerate() {
         match reader.pair(cell) {
-            Ok(pair) => recording.pairs.push(pair),
+            Ok(pair) => {
+                recording.pairs.push(pair);
+                recording.cells.push(index);
+            }
             Err(Unusable::LeftOut(why)) => recording.left_out.push(LeftOut { why, cell: described(cell) }),
             Err(Unusable::Damaged(what)) => return Err(refused(format!("cells[{index}]: {what}"))),
         }
@@ -178,10 +187,13 @@ struct Reader<'r> {
     gpu: &'r Gpu,
 }
 
-impl Reader<'_> {
-    fn pair(&self, cell: &CellRecord) -> Result<Pair, Unusable> {
+impl<'r> Reader<'r> {
+    fn pair(&self, cell: &'r CellRecord) -> Result<Pair, Unusable> {
         if let Some(error) = &cell.error {
             return Err(Unusable::LeftOut(format!("not measured to the end: {}", error.kind)));
+        }
+        if !cell.beside.is_empty() {
+            return Err(Unusable::LeftOut("more than two tenants".to_owned()));
         }
         // Alone on the whole GPU without anything is what time-slicing is to a tenant without neighbours.
         let wall = if cell.kind == CellKind::Solo { Wall::TimeSlicing } else { cell.wall };
@@ -189,8 +201,9 @@ impl Reader<'_> {
         let tenant = |name: &Option<String>| name.as_deref().map(|name| self.known(name)).transpose();
         let (ls, be) = (tenant(&cell.ls)?, tenant(&cell.be)?);
         let [ls_share, be_share] = shares(cell)?;
-        let paced =
-            |(tenant, result): (Tenant, _)| (Tenant { solo_ms: self.solo_ms(&tenant), ..tenant }, result);
+        let paced = |(tenant, result): (Tenant, &'r TenantResult)| {
+            (Tenant { solo_ms: self.solo_ms(&tenant, &result.tenant), ..tenant }, result)
+        };
         let ls = ls.map(|tenant| side(cell, tenant, ls_share)).transpose()?.map(paced);
         let be = be.map(|tenant| side(cell, tenant, be_share)).transpose()?.map(paced);
         match (&ls, &be, cell.kind) {
@@ -223,15 +236,15 @@ impl Reader<'_> {
     }
 
     /// One pass of a network alone on the whole GPU, from the record's own cell of it.
-    fn solo_ms(&self, tenant: &Tenant) -> Option<f64> {
-        let Load::Closed { depth, .. } = tenant.load else { return None };
+    fn solo_ms(&self, tenant: &Tenant, name: &str) -> Option<f64> {
+        let depth = if let Load::Closed { depth, .. } = tenant.load { depth } else { 1 };
         if [STREAM, GEMM].contains(&&*tenant.program) {
             return None;
         }
         let cells =
             self.record.cells.iter().filter(|cell| cell.kind == CellKind::Solo && cell.error.is_none());
         let mut results = cells.flat_map(|cell| &cell.results);
-        let solo = results.find(|result| result.tenant == tenant.program)?;
+        let solo = results.find(|result| result.tenant == name)?;
         solo.service_ms.p50.filter(|p50| positive(*p50)).map(|p50| p50 / f64::from(depth))
     }
 
@@ -242,7 +255,7 @@ impl Reader<'_> {
         if tenant.program == ProgramKind::BuiltIn {
             return Err(Unusable::LeftOut(format!("no model of the built-in `{name}`")));
         }
-        let known = program(name, self.gpu, &Params::default())
+        let known = program(&tenant.modelled(), self.gpu, &Params::default())
             .map_err(|_| Unusable::LeftOut(format!("no recorded profile of `{name}`")))?;
         match tenant.work {
             Some(work) if (work / known.items - 1.0).abs() <= WORK_TOLERANCE => Ok(tenant),
@@ -252,6 +265,26 @@ impl Reader<'_> {
                 Err(Unusable::LeftOut(format!("`{name}` has {given} per request, its model {items} {unit}")))
             }
         }
+    }
+}
+
+impl TenantRecord {
+    /// The name under which the model has what the tenant runs: by its command, or its own where that says nothing.
+    fn modelled(&self) -> String {
+        let mut words = self.command.iter().map(String::as_str);
+        let is_ours = |word: &str| word == "tenant.py" || word.ends_with("/tenant.py");
+        let batch = self.command.iter().position(|word| word == "--batch");
+        let batch = batch.and_then(|at| self.command.get(at + 1)).map_or("1", String::as_str);
+        let name = words.find(|word| is_ours(word)).and_then(|_| words.next()).and_then(|program| {
+            Some(match program {
+                "network" => format!("{}-b{batch}", words.next()?),
+                "decode" => format!("decode-b{batch}"),
+                "stream" => STREAM.to_owned(),
+                "gemm" => GEMM.to_owned(),
+                _ => return None,
+            })
+        });
+        name.unwrap_or_else(|| self.name.clone())
     }
 }
 
@@ -267,7 +300,7 @@ fn side<'c>(
     if result.saturated {
         return Err(Unusable::LeftOut("saturated: its times say how long the run was".to_owned()));
     }
-    Ok((Tenant { program: name.clone(), share, load: load(tenant, result)?, solo_ms: None }, result))
+    Ok((Tenant { program: tenant.modelled(), share, load: load(tenant, result)?, solo_ms: None }, result))
 }
 
 /// SMs of LS and BE as the wall was set.
@@ -277,7 +310,9 @@ fn shares(cell: &CellRecord) -> Result<[Option<Share>; 2], Unusable> {
         Unusable::Damaged(format!("`{wall}` is set to `{setting}`; expected {what} of both, such as 50/50"))
     };
     let both = |what: &'static str, share: fn(u32) -> Option<Share>| {
-        let (ls, be) = cell.setting.split_once('/').ok_or_else(|| expected(what))?;
+        // Who confines a tenant to its SMs makes no difference to the model.
+        let setting = cell.setting.trim_end_matches(" shim");
+        let (ls, be) = setting.split_once('/').ok_or_else(|| expected(what))?;
         let one = |text: &str| text.trim().parse().ok().and_then(share).ok_or_else(|| expected(what));
         Ok([Some(one(ls)?), Some(one(be)?)])
     };
@@ -293,6 +328,9 @@ fn shares(cell: &CellRecord) -> Result<[Option<Share>; 2], Unusable> {
         Wall::Mig => {
             Err(Unusable::LeftOut("instances are named by their UUIDs, which say no size".to_owned()))
         }
+        Wall::Partywall => Err(Unusable::LeftOut(
+            "the model's wall follows requests by SMs, and the measured one by launches".to_owned(),
+        )),
         _ => Ok([None; 2]),
     }
 }

@@ -8,7 +8,7 @@ use super::{Origin, Report, Section, Shown, cdf, matrix, number, strip, tradeoff
 const STYLE: &str = include_str!("page.css");
 
 /// The measures, in the words of the design.
-const MEASURES: [(&str, &str); 8] = [
+const MEASURES: [(&str, &str); 10] = [
     ("service time", "from the start of a request's work to its completion; p50 and p99 here are of this"),
     ("solo", "the same arrivals alone on the whole GPU, without any wall"),
     (
@@ -16,6 +16,11 @@ const MEASURES: [(&str, &str); 8] = [
         "p99 beside the neighbour over p99 solo; 1 means that the neighbour is not felt. With p50 before it: the same \
          of the medians, where too few requests lie behind a p99",
     ),
+    (
+        "response slowdown",
+        "the same of response times, from a request's arrival to its completion: waiting behind other requests is in it",
+    ),
+    ("simulated", "what the model says of the same tenants behind the same wall: slowdown, and what the best-effort tenant keeps"),
     ("SLO misses", "fraction of requests whose response, waiting included, took longer than the objective"),
     ("BE kept", "rate of the best-effort tenant here over its rate alone on the whole GPU"),
     ("fault contained", "whether a fatal GPU fault of one tenant leaves the other running"),
@@ -111,8 +116,9 @@ fn section(report: &Report, index: usize, section: &Section) -> Markup {
                     to p99 is as far as from p99 to p99.9. A curve ends where fewer than ten requests lie beyond it; exclusive is the tenant alone.",
                     &cells, &cdf::cdf(id("cdf"), &cells)))
                 }
-                (figure(report, "What it costs, what it keeps", "One point per wall: the higher, the more best-effort \
-                    work gets done; the further left, the less the latency-sensitive tenant is slowed.",
+                (figure(report, "What it costs, what it keeps", "One point per wall and setting: the higher, the more best-effort \
+                    work gets done; the further left, the less the latency-sensitive tenant is slowed. Settings of one wall are \
+                    joined; a ring is what the model says of the point that it is tied to.",
                     &cells, &tradeoff::tradeoff(id("tradeoff"), &cells)))
                 @if let Some(strips) = strip::strips(id("strip"), section, &cells, report.sms) {
                     (figure(report, "Who had which SMs when", "The same stretch of time behind each wall: SMs in use \
@@ -146,6 +152,7 @@ fn figure(report: &Report, heading: &str, caption: &str, cells: &[Shown<'_>], pi
 }
 
 fn table(report: &Report, cells: &[Shown<'_>]) -> Markup {
+    let columns = Columns::of(cells);
     html! {
         div class="wide" {
             table {
@@ -156,28 +163,62 @@ fn table(report: &Report, cells: &[Shown<'_>]) -> Markup {
                 thead {
                     tr {
                         th scope="col" { "wall" }
-                        @for name in ["LS p50, ms", "LS p99, ms", "slowdown", "SLO misses", "BE kept"] {
-                            th scope="col" class="number" { (name) }
-                        }
+                        @for name in columns.names() { th scope="col" class="number" { (name) } }
                         th scope="col" { "fault contained" }
                         th scope="col" { "note" }
                     }
                 }
-                tbody { @for shown in cells { (row(shown)) } }
+                tbody { @for shown in cells { (row(shown, columns)) } }
             }
         }
     }
 }
 
-fn row(shown: &Shown<'_>) -> Markup {
+/// Columns that stand there only where some wall has something in them.
+#[derive(Clone, Copy)]
+struct Columns {
+    response: bool,
+    objective: bool,
+    modelled: bool,
+}
+
+impl Columns {
+    fn of(cells: &[Shown<'_>]) -> Self {
+        Self {
+            response: cells.iter().any(|shown| shown.response_slowdown.is_some()),
+            objective: cells.iter().any(|shown| shown.row.slo_miss_rate.is_some()),
+            modelled: cells.iter().any(|shown| shown.modelled.is_some()),
+        }
+    }
+
+    fn names(self) -> Vec<&'static str> {
+        let response = self.response.then_some("response slowdown");
+        let modelled = if self.modelled { vec!["simulated slowdown", "simulated BE kept"] } else { Vec::new() };
+        let first = ["LS p50, ms", "LS p99, ms", "slowdown"].into_iter().chain(response);
+        first.chain(self.objective.then_some("SLO misses")).chain(["BE kept"]).chain(modelled).collect()
+    }
+}
+
+fn row(shown: &Shown<'_>, columns: Columns) -> Markup {
     let row = &shown.row;
-    let numbers = [
+    let ratio = |value| number::or_none(value, number::ratio);
+    let mut numbers = vec![
         number::or_none(row.ls_p50_ms, number::significant),
         number::or_none(row.ls_p99_ms, number::significant),
         shown.slowdown(),
-        number::or_none(row.slo_miss_rate, number::fraction),
-        number::or_none(row.be_kept, number::fraction),
     ];
+    numbers.extend(columns.response.then(|| ratio(shown.response_slowdown)));
+    numbers.extend(columns.objective.then(|| number::or_none(row.slo_miss_rate, number::fraction)));
+    numbers.push(number::or_none(row.be_kept, number::fraction));
+    if columns.modelled {
+        // Of the percentile that is shown as measured.
+        let slowdown = shown.modelled.map(|model| match row.slowdown_p99 {
+            Some(_) => model.slowdown_p99,
+            None => model.slowdown_p50,
+        });
+        numbers.push(ratio(slowdown));
+        numbers.push(number::or_none(shown.modelled.and_then(|model| model.kept), number::fraction));
+    }
     html! {
         tr {
             th scope="row" title=(shown.cell.wall.summary()) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use partywall_core::wall::Wall;
 
-use super::svg::{LINE, Picture, WIDTH, px, shortened};
+use super::svg::{LINE, Picture, WIDTH, px, shortened, text_width};
 use super::{Report, Section, Shown, number};
 
 /// Fewer sections than this are told in full, each with its table.
@@ -21,6 +21,9 @@ const STEPS: [(f64, &str); 5] =
 const LABELS: f64 = 176.0;
 const ROW: f64 = 22.0;
 const HEAD: f64 = 44.0;
+/// Lines of a heading that fit [`HEAD`], and the height of one more.
+const HEAD_LINES: usize = 2;
+const HEAD_LINE: f64 = 14.0;
 
 /// The pairs of a report by wall.
 pub(super) struct Matrix {
@@ -78,10 +81,31 @@ impl Matrix {
         Self { columns, rows }
     }
 
+    /// The columns' headings: the wall in one line and its setting in the next, or, where that has no room, both in as many as it
+    /// takes.
+    fn heads(&self, wide: f64) -> Vec<Vec<String>> {
+        let parts = |column: &String| {
+            let (wall, setting) = column.split_once(' ').unwrap_or((column, ""));
+            (wall.to_owned(), setting.to_owned())
+        };
+        let columns: Vec<(String, String)> = self.columns.iter().map(parts).collect();
+        let fits = columns.iter().all(|(_, setting)| text_width(setting) <= wide);
+        let head = |(wall, setting): (String, String)| {
+            if fits {
+                vec![shortened(&wall, wide + 10.0), shortened(&setting, wide)]
+            } else {
+                [lines(&wall, wide), lines(&setting, wide)].concat()
+            }
+        };
+        columns.into_iter().map(head).collect()
+    }
+
     /// The figure.
     pub(super) fn picture(&self, id: String) -> Picture {
         let wide = (WIDTH - LABELS) / self.columns.len().max(1) as f64;
-        let mut y = HEAD;
+        let heads: Vec<Vec<String>> = self.heads(wide);
+        let deepest = heads.iter().map(Vec::len).max().unwrap_or(0).max(HEAD_LINES);
+        let mut y = HEAD + HEAD_LINE * (deepest - HEAD_LINES) as f64;
         let mut lines: Vec<Markup> = Vec::new();
         let mut last = "";
         for row in &self.rows {
@@ -98,7 +122,12 @@ impl Matrix {
             y += ROW;
         }
         let content = html! {
-            @for (i, column) in self.columns.iter().enumerate() { (heading(column, LABELS + wide * i as f64, wide)) }
+            @for (i, head) in heads.iter().enumerate() {
+                @for (at, text) in head.iter().enumerate() {
+                    text class="tick" x=(px(LABELS + wide * (i as f64 + 0.5))) y=(px(26.0 + HEAD_LINE * at as f64))
+                        text-anchor="middle" { (text) }
+                }
+            }
             @for line in &lines { (line) }
             (legend(y + 14.0))
         };
@@ -152,14 +181,19 @@ fn line(row: &MatrixRow, y: f64, wide: f64) -> Markup {
     }
 }
 
-/// The wall in one line, its setting in the next.
-fn heading(column: &str, x: f64, wide: f64) -> Markup {
-    let (wall, setting) = column.split_once(' ').unwrap_or((column, ""));
-    let middle = px(x + wide / 2.0);
-    html! {
-        text class="tick" x=(middle) y="26" text-anchor="middle" { (shortened(wall, wide + 10.0)) }
-        text class="tick" x=(middle) y="40" text-anchor="middle" { (shortened(setting, wide)) }
+/// A text in lines that fit `wide`, broken behind blanks and hyphens; what is longer than a line is cut.
+fn lines(text: &str, wide: f64) -> Vec<String> {
+    let mut lines: Vec<String> = vec![String::new()];
+    for piece in text.split_inclusive([' ', '-', ',']) {
+        let last = lines.len() - 1;
+        let longer = format!("{}{piece}", lines[last]);
+        if lines[last].is_empty() || text_width(longer.trim_end()) <= wide {
+            lines[last] = longer;
+        } else {
+            lines.push(piece.to_owned());
+        }
     }
+    lines.iter().map(|line| shortened(line.trim_end(), wide)).filter(|line| !line.is_empty()).collect()
 }
 
 fn legend(y: f64) -> Markup {

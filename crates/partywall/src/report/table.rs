@@ -1,14 +1,16 @@
 //! The report on a terminal. Plain text; whoever wants colours has the page.
 
 use comfy_table::{
-    CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Row as TableRow, Table, TableStyle,
-    presets,
+    CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, presets,
 };
 
 use super::{Report, Section, Shown, matrix, number};
 
 /// Narrower than this, the columns do not fit and lines run over.
 const NARROWEST: u16 = 80;
+
+/// Longest name of a wall with its setting beside which notes fit.
+const NAME_MAX: usize = 30;
 
 /// A row is a line or two; lines between them would only make the table long.
 const STYLE: TableStyle = presets::UTF8_HORIZONTAL_ONLY
@@ -90,12 +92,16 @@ fn neighbours(walls: &[String], ls: &str, rows: &[&matrix::MatrixRow], width: u1
 fn section(report: &Report, section: &Section, width: u16) -> Vec<String> {
     let mark = report.origin.mark().map_or_else(String::new, |mark| format!(" ({mark})"));
     let mut lines = wrapped(&format!("{}{mark}", section.title), width);
+    let cells = report.shown(section);
+    // Beside long names there is no room for notes: they stand below.
+    let longest = cells.iter().map(|shown| shown.name.chars().count()).max().unwrap_or(0);
+    let columns = if longest > NAME_MAX { HEADER.len() - 1 } else { HEADER.len() };
     let mut table = Table::new();
     table
         .load_style(STYLE)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(width)
-        .set_header(HEADER);
+        .set_header(HEADER.into_iter().take(columns));
     for column in table.column_iter_mut().skip(1).take(5) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -104,10 +110,13 @@ fn section(report: &Report, section: &Section, width: u16) -> Vec<String> {
         column.set_padding((0, 1));
         column.set_constraint(ColumnConstraint::ContentWidth);
     }
-    for shown in report.shown(section) {
-        table.add_row(row(&shown));
+    for shown in &cells {
+        table.add_row(row(shown).into_iter().take(columns));
     }
     lines.extend(table.to_string().lines().map(str::to_owned));
+    for shown in cells.iter().filter(|shown| columns < HEADER.len() && !shown.notes().is_empty()) {
+        lines.extend(wrapped(&format!("{}: {}", shown.name, shown.notes().join("; ")), width));
+    }
     for (wall, why) in &section.unavailable {
         lines.extend(wrapped(&format!("{wall}: not here. {why}"), width));
     }
@@ -117,9 +126,9 @@ fn section(report: &Report, section: &Section, width: u16) -> Vec<String> {
     lines
 }
 
-fn row(shown: &Shown<'_>) -> TableRow {
+fn row(shown: &Shown<'_>) -> [String; HEADER.len()] {
     let row = &shown.row;
-    TableRow::from([
+    [
         shown.name.clone(),
         number::or_none(row.ls_p50_ms, number::significant),
         number::or_none(row.ls_p99_ms, number::significant),
@@ -128,7 +137,7 @@ fn row(shown: &Shown<'_>) -> TableRow {
         number::or_none(row.be_kept, number::fraction),
         if row.fault_contained { "yes" } else { "no" }.to_owned(),
         shown.notes().join("; "),
-    ])
+    ]
 }
 
 fn errors(report: &Report, width: u16) -> Vec<String> {

@@ -1,4 +1,5 @@
-//! What the best-effort tenant keeps against what the latency-sensitive one pays, one point per wall.
+//! What the best-effort tenant keeps against what the latency-sensitive one pays, one point per wall and setting. Settings of one
+//! wall are joined by a line: what the wall can be set to. Beside a measured point, a ring shows what the model says.
 
 use maud::{Markup, html};
 
@@ -23,14 +24,23 @@ pub(super) fn tradeoff(id: String, cells: &[Shown<'_>]) -> Picture {
         .filter_map(|shown| Some((shown, slowdown(shown)?, usable(shown.row.be_kept)?)))
         .filter(|(shown, slowdown, _)| *slowdown > 0.0 && !shown.row.saturated)
         .collect();
+    let modelled: Vec<(usize, f64, f64)> = points
+        .iter()
+        .enumerate()
+        .filter_map(|(at, (shown, ..))| {
+            let model = shown.modelled?;
+            let slowdown = usable(Some(if tails { model.slowdown_p99 } else { model.slowdown_p50 }))?;
+            Some((at, slowdown.max(f64::MIN_POSITIVE), usable(model.kept)?))
+        })
+        .collect();
     let saturated: Vec<&Shown<'_>> = cells.iter().filter(|shown| shown.row.saturated).collect();
     let area = Area { right: if saturated.is_empty() { AREA.right } else { COLUMN - 16.0 }, ..AREA };
     // From 1 (as alone) to at least 2, so that small differences do not look like large ones.
     let x = Scale::log(
-        points.iter().map(|(_, slowdown, _)| *slowdown).chain([1.0, 2.0]),
+        points.iter().map(|(_, slowdown, _)| *slowdown).chain(modelled.iter().map(|one| one.1)).chain([1.0, 2.0]),
         (area.left, area.right),
     );
-    let most = points.iter().map(|(_, _, kept)| *kept).fold(1.0, f64::max);
+    let most = points.iter().map(|(_, _, kept)| *kept).chain(modelled.iter().map(|one| one.2)).fold(1.0, f64::max);
     let y = Scale::linear((0.0, most * 1.04), (area.bottom - 8.0, area.top));
     let ticks: Vec<(f64, String)> =
         y.ticks().into_iter().map(|tick| (y.at(tick), super::svg::tick_label(tick))).collect();
@@ -47,6 +57,10 @@ pub(super) fn tradeoff(id: String, cells: &[Shown<'_>]) -> Picture {
         (area.y_axis(&ticks, "fraction of its rate that the best-effort tenant keeps"))
         (area.x_axis(&x, if tails { "slowdown of the latency-sensitive p99 (log scale; 1 is as alone)" }
             else { "slowdown of the latency-sensitive median (log scale; 1 is as alone)" }))
+        @for (class, line) in frontiers(&points, &places) { polyline class={ "frontier " (class) } points=(line) {} }
+        @for (at, slowdown, kept) in &modelled {
+            (ring(points[*at].0, places[*at], (x.at(*slowdown), y.at(*kept))))
+        }
         circle class="ideal" cx=(px(ideal_x)) cy=(px(ideal_y)) r="7" { title { "as if each were alone" } }
         @if let Some(label) = placed.first() {
             text class="tick" x=(px(label.left)) y=(px(label.y + 4.0)) text-anchor="start" { "ideal" }
@@ -63,9 +77,36 @@ pub(super) fn tradeoff(id: String, cells: &[Shown<'_>]) -> Picture {
         }
     };
     let name = "What the best-effort tenant keeps against what the latency-sensitive tenant pays";
-    let description = "One point per wall. Up is more best-effort work done, left is less slowdown; the ideal is the \
-                       upper left corner. Walls behind which the load could not be served stand at the right.";
+    let description = "One point per wall and setting. Up is more best-effort work done, left is less slowdown; the ideal is the \
+                       upper left corner. Settings of one wall are joined by a line. A ring is what the model says of the point \
+                       that it is tied to. Walls behind which the load could not be served stand at the right.";
     Picture { id, height: HEIGHT, name, description, content }
+}
+
+/// For each wall with several settings, the class of its line and the points on it.
+fn frontiers(points: &[(&Shown<'_>, f64, f64)], places: &[(f64, f64)]) -> Vec<(String, String)> {
+    let mut by_wall: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    for ((shown, ..), place) in points.iter().zip(places) {
+        match by_wall.iter_mut().find(|(class, _)| *class == shown.class()) {
+            Some((_, line)) => line.push(*place),
+            None => by_wall.push((shown.class(), vec![*place])),
+        }
+    }
+    by_wall.retain(|(_, line)| line.len() > 1);
+    let drawn = |(class, mut line): (String, Vec<(f64, f64)>)| {
+        line.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let line: Vec<String> = line.iter().map(|(x, y)| format!("{},{}", px(*x), px(*y))).collect();
+        (class, line.join(" "))
+    };
+    by_wall.into_iter().map(drawn).collect()
+}
+
+/// What the model says, tied to what was measured.
+fn ring(shown: &Shown<'_>, (from_x, from_y): (f64, f64), (x, y): (f64, f64)) -> Markup {
+    html! {
+        line class="tie" x1=(px(from_x)) y1=(px(from_y)) x2=(px(x)) y2=(px(y)) {}
+        circle class={ "ring " (shown.class()) } cx=(px(x)) cy=(px(y)) r="5" { title { (shown.name) ", simulated" } }
+    }
 }
 
 fn usable(value: Option<f64>) -> Option<f64> {

@@ -58,6 +58,7 @@ fn measured_record() -> Record {
         program: ProgramKind::External,
         command: vec!["tenant.py".to_owned()],
         load: partywall_measure::load::Load::Closed { pause_ns, depth },
+        duty: None,
         unit: Some("u".to_owned()),
         work: Some(work),
         about: BTreeMap::new(),
@@ -83,8 +84,11 @@ fn measured_record() -> Record {
         kind: CellKind::Corun,
         ls: Some("resnet50-b1".to_owned()),
         be: Some("stream".to_owned()),
+        beside: Vec::new(),
         results,
         gpu: None,
+        node: Vec::new(),
+        part: 0,
         error,
     };
     let both = vec![result("resnet50-b1", Some(1.8), 400.0), result("stream", None, 3500.0)];
@@ -116,5 +120,7 @@ fn measured_record() -> Record {
         rows: Vec::new(),
         ims: Vec::new(),
         facts: Vec::new(),
+        parts: Vec::new(),
+        summary: BTreeMap::new(),
     }
 }

@@ -1,6 +1,7 @@
 //! `--gpu sim:…`: the same commands on a simulated GPU, with real processes, real memory and modelled times.
 
 mod faults;
+mod walls;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -4,20 +4,26 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use partywall_core::sm_sets::SmSet;
+use partywall_core::tenant::Class;
 use partywall_core::units::Nanos;
+use partywall_driver::mps::Contact;
 
 use crate::load::Schedule;
-use crate::plan::{Place, Plan};
+use crate::plan::{NodeSetting, Place, Plan};
 use crate::protocol::{CHECK_OK, Done, Failed, FromTenant, Line, PROTOCOL, Ready, Request, Run, ToTenant};
-use crate::record::{CellError, ErrorKind, GpuSample};
-use crate::stage::{Bench, Launcher, Machine, Mps, Split};
+use crate::record::{CellError, ErrorKind, GpuSample, NodeRecord};
+use crate::stage::{Bench, Launcher, Machine, Mps, Node, Split};
 use crate::tenant::{Channel, Heard, Launch, ProcessId};
 
 /// A plan with four tenants, in a text with at least `walls`.
 pub(super) fn plan(text: &str) -> Plan {
     let (text, slow) = match text.strip_prefix("slow_load = \"periodic\"\n") {
         Some(text) => (text, "load = { periodic = { period = \"1ms\" } }"),
-        None => (text, "load = { closed = { pause = \"100us\" } }"),
+        None => match text.strip_prefix("slow_load = \"duty\"\n") {
+            Some(text) => (text, "load = { duty = 0.3 }"),
+            None => (text, "load = { closed = { pause = \"100us\" } }"),
+        },
     };
     let (walls, pairs) = text.split_once("[[pair]]").map_or((text, ""), |(walls, pair)| (walls, pair));
     let pairs = if pairs.is_empty() { String::new() } else { format!("[[pair]]{pairs}") };
@@ -329,9 +335,39 @@ impl Machine for FakeMachine {
         self.running.set(self.running.get() + 1);
         Ok(Box::new(Daemon { number: self.started, deaf: self.deaf, running: Rc::clone(&self.running) }))
     }
+    fn start_node(&mut self, setting: &NodeSetting, _: Option<Contact>) -> Result<Box<dyn Node>, String> {
+        Ok(Box::new(FakeNode { setting: setting.to_string(), deaf: self.deaf, held: 0, names: Vec::new() }))
+    }
     fn start_sampling(&mut self) {}
     fn stop_sampling(&mut self) -> Option<GpuSample> {
         Some(GpuSample { power_w_mean: Some(300.0), ..GpuSample::default() })
+    }
+}
+
+/// A node that says who came, and counts how often it was asked.
+struct FakeNode {
+    setting: String,
+    deaf: bool,
+    held: u64,
+    names: Vec<String>,
+}
+
+impl Node for FakeNode {
+    fn admit(&mut self, name: &str, class: Class, sms: Option<SmSet>) -> Result<BTreeMap<String, String>, String> {
+        self.names.push(name.to_owned());
+        let sms = sms.map_or_else(|| "all".to_owned(), |set| set.to_string());
+        Ok([("NODE".to_owned(), format!("{}: {name} {class} {sms}", self.setting))].into())
+    }
+    fn stands_around(&mut self, name: &str, pid: u32) -> Result<(), String> {
+        if self.deaf { Err(format!("process {pid} of {name} has not registered")) } else { Ok(()) }
+    }
+    fn facts(&mut self) -> Vec<NodeRecord> {
+        self.held += 7;
+        let fact = |name: &String| {
+            let counted = [("held_ns".to_owned(), self.held)].into();
+            NodeRecord { tenant: name.clone(), counted, ..NodeRecord::default() }
+        };
+        self.names.iter().map(fact).collect()
     }
 }
 
@@ -350,6 +386,9 @@ impl Drop for Daemon {
 impl Mps for Daemon {
     fn environment(&self) -> Vec<(String, String)> {
         vec![("CUDA_MPS_PIPE_DIRECTORY".to_owned(), format!("daemon-{}", self.number))]
+    }
+    fn contact(&self) -> Option<Contact> {
+        None
     }
     fn is_client(&mut self, _: u32) -> Result<bool, String> {
         Ok(!self.deaf)

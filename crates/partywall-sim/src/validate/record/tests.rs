@@ -91,6 +91,35 @@ fn cells_become_pairs_with_the_load_and_the_host_that_were_seen() {
 }
 
 #[test]
+fn programs_are_known_by_their_commands_whatever_they_are_called() {
+    let mut record = record();
+    let words = |text: &str| json!(text.split(' ').collect::<Vec<_>>());
+    let tenants = record["tenants"].as_array_mut().unwrap();
+    for (at, command, name) in [
+        (0, "python3 workloads/torch/tenant.py network resnet50 --batch 1", "camera"),
+        (1, "python3 tenant.py network resnet152 --eager --batch 32", "nightly"),
+    ] {
+        tenants[at]["command"] = words(command);
+        tenants[at]["name"] = name.into();
+    }
+    tenants[0]["load"] = json!({"poisson": {"rate_per_s": 300.0, "seed": 1}});
+    tenants[1]["work"] = 32.0.into();
+    let both = || vec![result("camera", Some(1.8), 300.0, None), result("nightly", None, 2000.0, None)];
+    let names = (Some("camera"), Some("nightly"));
+    record["cells"] = json!([
+        cell("solo", "exclusive", "", names.0, None, vec![result("camera", Some(0.9), 300.0, None)]),
+        cell("corun", "partywall", "mps decided", names.0, names.1, both()),
+        cell("corun", "green-contexts", "66/66 shim", names.0, names.1, both()),
+    ]);
+    let recording = parsed(&record);
+    assert_eq!(recording.cells, [0, 2]);
+    assert!(recording.left_out[0].why.contains("follows requests by SMs"), "{:?}", recording.left_out);
+    let (ls, be) = (recording.pairs[1].ls.as_ref().unwrap(), recording.pairs[1].be.as_ref().unwrap());
+    assert_eq!((&*ls.program, ls.solo_ms, &ls.load), ("resnet50-b1", Some(0.9), &Load::Poisson { rate_per_s: 300.0 }));
+    assert_eq!((&*be.program, be.share), ("resnet152-b32", Some(Share::Sms(SmCount(66)))));
+}
+
+#[test]
 fn cells_without_a_model_are_named_with_the_reason() {
     let mut record = record();
     record["cells"].as_array_mut().unwrap().push(json!({"wall": "mps", "setting": "", "processes": "one",
