@@ -172,6 +172,11 @@ impl Process {
         }
     }
 
+    /// The SM at which the groups of a split begin.
+    pub(crate) fn split_from(&self) -> u64 {
+        self.faults.split_from.unwrap_or(0)
+    }
+
     /// Refuses an allocation where the environment asked for that.
     pub(crate) fn inject_at_allocation(&self) -> Result<(), Code> {
         let number = self.allocations.fetch_add(1, Relaxed) + 1;

@@ -13,6 +13,9 @@ pub struct Faults {
     pub hang_at_launch: Option<u64>,
     /// `device-lost-after=N`: the device falls off the bus at the launch after the first N, for all processes.
     pub device_lost_after: Option<u64>,
+    /// `split-from=N`: groups of SMs are counted from SM N on, and around: as if the driver did not split the SMs of the device
+    /// in every process the same way.
+    pub split_from: Option<u64>,
 }
 
 impl FromStr for Faults {
@@ -23,7 +26,7 @@ impl FromStr for Faults {
         for part in text.split(['|', ',']).map(str::trim).filter(|part| !part.is_empty()) {
             let wrong = || {
                 format!(
-                    "`{part}` is not a fault; write oom-after=N, illegal-access-at-launch=N, hang-at-launch=N or device-lost-after=N, with | between them"
+                    "`{part}` is not a fault; write oom-after=N, illegal-access-at-launch=N, hang-at-launch=N, device-lost-after=N or split-from=N, with | between them"
                 )
             };
             let (name, count) = part.split_once('=').ok_or_else(wrong)?;
@@ -33,6 +36,7 @@ impl FromStr for Faults {
                 "illegal-access-at-launch" => &mut faults.illegal_access_at_launch,
                 "hang-at-launch" => &mut faults.hang_at_launch,
                 "device-lost-after" => &mut faults.device_lost_after,
+                "split-from" => &mut faults.split_from,
                 _ => return Err(wrong()),
             };
             *place = Some(count);
