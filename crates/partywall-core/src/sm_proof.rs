@@ -39,6 +39,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::Nanos;
 
 mod book;
@@ -119,7 +121,8 @@ pub enum Action {
 }
 
 /// What was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verdict", rename_all = "kebab-case")]
 pub enum Finding {
     /// Every set has its SMs, and no SM is in two.
     Disjoint,
@@ -310,8 +313,9 @@ impl Proof {
             Some(letting) if !too_long => {
                 actions.push(Action::Release { probe: letting });
                 self.phase = Phase::Missing { probe, had: there, letting, until: None };
-                // A probe that does not let go is not waited for.
-                actions.push(Action::WakeAt(now.saturating_add(SETTLE)));
+                // A set that is not let go is not waited for.
+                let since = self.together.unwrap_or(now);
+                actions.push(Action::WakeAt(since.saturating_add(TOGETHER)));
             }
             _ => self.end(Finding::Busy { probe, there }, now, actions),
         }

@@ -19,6 +19,7 @@ pub mod log;
 pub mod metrics;
 pub mod node;
 pub mod process;
+pub mod proof;
 pub mod registry;
 pub mod shepherd;
 pub mod signals;
