@@ -53,7 +53,7 @@ command = ["python", "serve_detector.py"]
 name = "nightly-embeddings"
 class = "best-effort"       # takes everything that is left
 memory = "40GiB"
-share.percent = 60          # of the SMs; or share.sms = 80. Kept behind mps-percentage, and needed behind green-contexts
+share.percent = 60          # of the SMs; or share.sms = 80. Kept behind mps-percentage and partywall, needed behind green-contexts
 weight = 2                  # optional: of its copies over PCIe against other tenants'. Default: by class
 restart = "on-failure"      # optional: "on-failure" (default), "always" or "never"
 command = ["python", "embed.py", "--batch", "32"]
@@ -105,7 +105,8 @@ pub struct TenantConfig {
     #[serde(default, skip_serializing_if = "is_default")]
     pub slo: Slo,
     /// The SMs it gets: `share.sms = 80` or `share.percent = 60` (1 to 100, rounded down to SMs as MPS does). Behind
-    /// `mps-percentage` the most that it uses, default all; behind `green-contexts` those that it has to itself, no default.
+    /// `mps-percentage` the most that it uses, default all; behind `green-contexts` those that it has to itself, no default; behind `partywall`
+    /// those that it stays on, default all.
     /// Not kept behind other walls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Share>,

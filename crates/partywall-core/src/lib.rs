@@ -7,6 +7,7 @@ pub mod catalogue;
 pub mod config;
 pub mod copy_scheduler;
 pub mod diagnostic;
+pub mod governor;
 pub mod gpu;
 pub mod measure;
 pub mod memory_ledger;

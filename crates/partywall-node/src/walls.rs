@@ -7,6 +7,7 @@
 //! | `mps` | an MPS daemon | its pipe directory |
 //! | `mps-percentage` | an MPS daemon | also a cap on its SMs |
 //! | `green-contexts` | an MPS daemon, the GPU's groups of SMs | a set of groups of its own, in the page of each of its processes |
+//! | `partywall` | an MPS daemon, the groups where there are any | a set of groups if it has a share, otherwise all SMs; best-effort processes are clients of low priority |
 //!
 //! The daemon has a keeper, as tenants have shepherds: it outlives a node that dies, and the next node of the folder takes it over.
 
@@ -34,11 +35,17 @@ use mps::Mps;
 /// Caps the SMs of an MPS client, in per cent.
 const PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
+/// Whose blocks an MPS server prefers: 0 normal, 1 below. A hint, by the documentation of MPS.
+const PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
+
 /// Which GPUs a process sees.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// The walls that a node can build.
-pub const BUILT: [Wall; 4] = [Wall::TimeSlicing, Wall::Mps, Wall::MpsPercentage, Wall::GreenContexts];
+pub const BUILT: [Wall; 5] =
+    [Wall::TimeSlicing, Wall::Mps, Wall::MpsPercentage, Wall::GreenContexts, Wall::Partywall];
+
+const PARTYWALL: WallChoice = WallChoice::Fixed(Wall::Partywall);
 
 /// A daemon that stayed up for this long worked: what ended it was something else.
 const STEADY: Nanos = Nanos::from_secs(5);
@@ -68,11 +75,17 @@ pub fn check_built(choice: WallChoice) -> Result<(), Error> {
 
 /// Whether a share of the SMs is kept behind this wall.
 pub fn keeps_shares(choice: WallChoice) -> bool {
-    matches!(choice, WallChoice::Fixed(Wall::MpsPercentage | Wall::GreenContexts))
+    matches!(choice, WallChoice::Fixed(Wall::MpsPercentage | Wall::GreenContexts | Wall::Partywall))
+}
+
+/// Whether launches are decided about behind this wall unless somebody says otherwise.
+pub fn decides_launches(choice: WallChoice) -> bool {
+    choice == PARTYWALL
 }
 
 fn needs_mps(choice: WallChoice) -> bool {
     matches!(choice, WallChoice::Fixed(Wall::Mps | Wall::MpsPercentage | Wall::GreenContexts))
+        || choice == PARTYWALL
 }
 
 /// What is known of the GPU, by a process that was asked for it and has ended: a node has no context of its own.
@@ -167,6 +180,9 @@ impl Walls {
             let line = device.line.clone().map_err(|why| Error::Wall { wall: choice, why })?;
             walls.sets = Some(SmSets::new(line));
         }
+        if choice == PARTYWALL {
+            walls.sets = device.line.clone().ok().map(SmSets::new);
+        }
         walls.mps = Some(match found {
             Some(mps) => mps,
             None => Mps::start(site, control, device.uuid.as_deref(), choice)?,
@@ -230,6 +246,11 @@ impl Walls {
             (WallChoice::Fixed(Wall::GreenContexts), None) => {
                 refused("behind the wall `green-contexts` a tenant needs a share of the SMs, such as share.percent = 60 or --share 60%".to_owned())
             }
+            (PARTYWALL, Some(_)) if self.sets.is_none() => {
+                let why = self.device.as_ref().and_then(|device| device.line.as_ref().err());
+                let why = why.map_or("the GPU was not looked at", String::as_str);
+                refused(format!("a share of the SMs cannot be kept here: {why}"))
+            }
             (WallChoice::Fixed(Wall::MpsPercentage), Some(share)) => match self.percentage(share) {
                 Ok(_) => Ok(()),
                 Err(text) => refused(text),
@@ -288,7 +309,7 @@ impl Walls {
     }
 
     /// What a tenant's environment needs.
-    pub(crate) fn variables(&self, share: Option<Share>) -> BTreeMap<String, String> {
+    pub(crate) fn variables(&self, class: Class, share: Option<Share>) -> BTreeMap<String, String> {
         let text = |path: &Path| path.display().to_string();
         let mut variables = BTreeMap::new();
         let mut set = |name: &str, value: String| drop(variables.insert(name.to_owned(), value));
@@ -307,6 +328,9 @@ impl Walls {
         let percent = share.filter(|_| capped).and_then(|share| self.percentage(share).ok()).unwrap_or(100);
         // Always, because one of whoever started the tenant would count.
         set(PERCENTAGE, percent.to_string());
+        if self.choice == PARTYWALL {
+            set(PRIORITY, u32::from(class == Class::BestEffort).to_string());
+        }
         variables
     }
 
@@ -347,7 +371,9 @@ mod tests {
             mps: None,
             broken: None,
             device: Some(device),
-            sets: (choice == WallChoice::Fixed(Wall::GreenContexts)).then(|| SmSets::new(line)),
+            sets: [WallChoice::Fixed(Wall::GreenContexts), PARTYWALL]
+                .contains(&choice)
+                .then(|| SmSets::new(line)),
         }
     }
 
@@ -396,6 +422,20 @@ mod tests {
     }
 
     #[test]
+    fn behind_partywall_a_share_is_kept_where_there_is_one() {
+        let mut walls = walls(PARTYWALL);
+        let place = |walls: &mut Walls, id, share| {
+            walls.place((TenantId(id), "a"), Class::BestEffort, share).unwrap()
+        };
+        assert_eq!(place(&mut walls, 1, None), None);
+        assert_eq!(place(&mut walls, 2, Some(Share::Percent(50))).unwrap().groups, 33);
+        (walls.sets, walls.device) = (None, None);
+        let refused = walls.check("a", Some(Share::Percent(50))).unwrap_err().to_string();
+        assert_eq!(refused, "a: a share of the SMs cannot be kept here: the GPU was not looked at");
+        walls.check("a", None).unwrap();
+    }
+
+    #[test]
     fn nothing_new_goes_behind_a_wall_that_fell() {
         let mut walls = walls(MPS);
         walls.check("a", None).unwrap();
@@ -409,8 +449,8 @@ mod tests {
 
     #[test]
     fn time_slicing_keeps_tenants_from_other_daemons_and_auto_does_not() {
-        assert_eq!(walls(AUTO).variables(None), BTreeMap::new());
-        let variables = walls(WallChoice::Fixed(Wall::TimeSlicing)).variables(None);
+        assert_eq!(walls(AUTO).variables(Class::BestEffort, None), BTreeMap::new());
+        let variables = walls(WallChoice::Fixed(Wall::TimeSlicing)).variables(Class::BestEffort, None);
         assert_eq!(variables[PIPE_DIRECTORY], "empty");
     }
 }

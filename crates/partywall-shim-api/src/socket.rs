@@ -12,6 +12,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with, bind,
     connect, listen, recvmsg, sendmsg, socket_with, sockopt,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::Error;
 use crate::frame::FRAME_BYTES;
@@ -161,14 +162,24 @@ impl Socket {
     /// # Errors
     /// As [`Socket::receive`].
     pub fn wait(&self, limit_ms: u32) -> Result<Option<Received>, Error> {
-        if let Some(received) = self.receive()? {
-            return Ok(Some(received));
-        }
-        let limit =
-            Timespec { tv_sec: i64::from(limit_ms / 1000), tv_nsec: i64::from(limit_ms % 1000) * 1_000_000 };
-        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit)) {
-            Ok(_) | Err(Errno::INTR) => self.receive(),
-            Err(errno) => Err(Error::system("waiting for a frame")(errno)),
+        let now_ms = || {
+            let now = clock_gettime(ClockId::Monotonic);
+            now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
+        };
+        let until_ms = now_ms() + i64::from(limit_ms);
+        loop {
+            if let Some(received) = self.receive()? {
+                return Ok(Some(received));
+            }
+            let left = (until_ms - now_ms()).max(0);
+            let limit = Timespec { tv_sec: left / 1_000, tv_nsec: left % 1_000 * 1_000_000 };
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit)) {
+                Ok(_) => return self.receive(),
+                // A signal of the program's own, such as a profiler sends all the time: the limit is still that of the beginning.
+                Err(Errno::INTR) if left > 0 => {}
+                Err(Errno::INTR) => return self.receive(),
+                Err(errno) => return Err(Error::system("waiting for a frame")(errno)),
+            }
         }
     }
 }

@@ -177,7 +177,7 @@ impl Node<'_> {
         let folder = self.settings.folder.tenant(&spec.name);
         folder.create()?;
         let mut env = self.wall.environment(&spec.token, common.env, &spec.env);
-        env.extend(self.walls.variables(spec.share));
+        env.extend(self.walls.variables(spec.class, spec.share));
         let orders = Orders {
             command: spec.command.clone(),
             env,
@@ -244,7 +244,7 @@ impl Node<'_> {
             token: token()?,
         };
         let mut variables = self.wall.variables(&spec.token, asked.preload.as_deref());
-        variables.extend(self.walls.variables(spec.share));
+        variables.extend(self.walls.variables(spec.class, spec.share));
         let folder = self.settings.folder.tenant(name);
         folder.create()?;
         let path = folder.path().to_owned();

@@ -37,7 +37,7 @@ pub struct NodeArguments {
     /// nothing can be changed. Default: a free port; it is in the file `http` of the node's folder.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     pub http: SocketAddr,
-    /// What stands between tenants: auto, time-slicing, mps, mps-percentage or green-contexts (docs/run.md). Default: what stands
+    /// What stands between tenants: auto, time-slicing, mps, mps-percentage, green-contexts or partywall (docs/run.md). Default: what stands
     /// between the tenants that are there, else auto.
     #[arg(long, value_name = "WALL")]
     pub wall: Option<WallChoice>,
@@ -45,8 +45,8 @@ pub struct NodeArguments {
     /// `packet=1536KiB,in-flight=2,direct-ls=16MiB,direct-be=64KiB,min-charge=64KiB` (docs/copies.md).
     #[arg(long, value_name = "PARTS")]
     pub copies: Option<CopyOptions>,
-    /// Have best-effort tenants keep little on the device, and launch nothing while latency-sensitive ones are active: `off`, which
-    /// is the default, or parts of `chunks=2,launches=4,release=50us` (docs/run.md).
+    /// Have best-effort tenants keep little on the device, and launch nothing while latency-sensitive ones are active: `off` or
+    /// parts of `chunks=2,launches=4,release=50us` (docs/run.md). Default: off, except behind the wall partywall.
     #[arg(long, value_name = "PARTS")]
     pub launches: Option<LaunchOptions>,
     /// End when standard input is closed: whoever started the node is gone.
@@ -76,7 +76,7 @@ pub struct RunTenantArguments {
     /// The GPU memory that all its processes together may hold, such as 12GiB. Default: no limit but the GPU's.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub memory: Option<Bytes>,
-    /// What stands between tenants: auto, time-slicing, mps, mps-percentage or green-contexts (docs/run.md). A node that runs must
+    /// What stands between tenants: auto, time-slicing, mps, mps-percentage, green-contexts or partywall (docs/run.md). A node that runs must
     /// have this wall. Default: what it has, else auto.
     #[arg(long, value_name = "WALL")]
     pub wall: Option<WallChoice>,

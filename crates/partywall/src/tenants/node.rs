@@ -9,13 +9,14 @@ use partywall_driver::error::DriverError;
 use partywall_driver::library::Cuda;
 use partywall_driver::nvml::{Device, Nvml, NvmlError};
 use partywall_driver::soft::found;
+use partywall_node::arbiter::squeeze::LaunchOptions;
 use partywall_node::error::Error;
 use partywall_node::folder::{Folder, write_whole};
 use partywall_node::http::Server;
 use partywall_node::node::{self, Lifetime, Settings};
 use partywall_node::registry::{ClientWatch, Options, Registry};
 use partywall_node::tenant::TenantService;
-use partywall_node::walls::{Standing, check_built};
+use partywall_node::walls::{Standing, check_built, decides_launches};
 use partywall_node::watch::{MemoryWatch, NvmlWatch};
 
 use super::walls::mps_control;
@@ -44,8 +45,7 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<(), Failure> {
         lifetime: lifetime(arguments)?,
         temporary: arguments.temporary,
     };
-    let (copies, launches) = (arguments.copies.unwrap_or_default(), arguments.launches.unwrap_or_default());
-    let gpu = Options { copies, launches, ..gpu()? };
+    let gpu = Options { copies: arguments.copies.unwrap_or_default(), ..gpu()? };
     // Made once the folder is ours, dropped when the node has ended.
     let server = RefCell::new(None);
     let service = |folder: &Folder, wall: Standing| -> Result<Box<dyn TenantService>, Error> {
@@ -53,7 +53,9 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<(), Failure> {
         let clients = wall
             .mps
             .map(|mps| -> ClientWatch { Box::new(move || mps.clients().map_err(|error| error.to_string())) });
-        let gpu = Options { wall: wall.choice, clients, ..gpu };
+        let decided = LaunchOptions { decided: decides_launches(wall.choice), ..LaunchOptions::default() };
+        let launches = arguments.launches.unwrap_or(decided);
+        let gpu = Options { launches, wall: wall.choice, clients, ..gpu };
         let registry = Registry::start(&folder.tenant_socket(), gpu).map_err(serving)?;
         let reader = registry.reader();
         let look = Arc::new(move || reader.view());

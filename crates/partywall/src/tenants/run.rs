@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &RunTenantArguments) -> Result<(), Failure> {
         let wall = walls::of(&mut client)?;
         if !keeps_shares(wall) {
             say(&format!(
-                "a share of the SMs is not kept behind the wall `{wall}`; choose --wall mps-percentage or green-contexts"
+                "a share of the SMs is not kept behind the wall `{wall}`; choose --wall mps-percentage, green-contexts or partywall"
             ));
         }
     }

@@ -74,7 +74,7 @@ fn a_tenant_computes_on_its_sms() {
     assert!(requests.iter().all(|requests| !requests.is_empty()));
 }
 
-fn wait(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait(what: &str, is_so: impl Fn() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < until, "waited in vain for {what}");

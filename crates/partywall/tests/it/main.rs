@@ -10,6 +10,7 @@ mod copies;
 mod launches;
 mod measure;
 mod simulated;
+mod squeezed;
 mod tenants;
 
 use std::fs;

@@ -155,6 +155,25 @@ fn a_share_is_a_percentage_that_gives_at_least_as_many_sms() {
     home.stop_all();
 }
 
+/// The class of a tenant is in its file before anything else.
+#[test]
+fn behind_partywall_best_effort_tenants_have_low_priority_and_a_share_where_one_is_given() {
+    let home = Home::new("partywall-wall");
+    let script = "echo \"priority $CUDA_MPS_CLIENT_PRIORITY.\"; exec sleep 1000";
+    let ls = home.tenant("ls", script, "").replace("best-effort", "latency-sensitive");
+    let file = home.file(&walled(
+        "partywall",
+        &[ls, home.tenant("all", script, ""), home.tenant("some", script, "share.sms = 64")],
+    ));
+    home.succeeds(&["up", "--detach", &file]);
+    for (name, priority) in [("ls", 0), ("all", 1), ("some", 1)] {
+        until("it has said what it was told", || log(&home, name).contains(&format!("priority {priority}.")));
+    }
+    // Best-effort tenants have theirs from the upper end.
+    assert_eq!(sets(&home), [("some".to_owned(), 68, 132)]);
+    home.stop_all();
+}
+
 #[test]
 fn sm_sets_are_disjoint_and_given_back() {
     let home = Home::new("sets");
@@ -285,10 +304,10 @@ fn a_node_has_one_wall() {
         let output = home.partywall(arguments).output().unwrap();
         refused(&output, &["has the wall `auto`", "`mps` cannot be had"]);
     }
-    for wall in ["mig", "sides", "mps-static", "partywall", "stream-priority", "exclusive"] {
+    for wall in ["mig", "sides", "mps-static", "stream-priority", "exclusive"] {
         for command in [&["node"][..], &["run", "true"]] {
             let all = [&[command[0], "--wall", wall][..], &command[1..]].concat();
-            let right = "choose auto, time-slicing, mps, mps-percentage, green-contexts";
+            let right = "choose auto, time-slicing, mps, mps-percentage, green-contexts, partywall";
             refused(&home.partywall(&all).output().unwrap(), &[wall, right]);
         }
     }

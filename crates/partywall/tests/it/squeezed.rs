@@ -1,0 +1,68 @@
+//! Nobody stays squeezed: best-effort tenants whose node ends while they are held, that never wait for anything, or whose
+//! latency-sensitive neighbour never rests.
+
+use std::time::Duration;
+
+use partywall_core::tenant::{Class, TenantId};
+use partywall_core::units::Nanos;
+use partywall_node::arbiter::squeeze::LaunchOptions;
+
+use crate::bench::{Machine, Tenant};
+use crate::launches::wait;
+
+const DECIDED: fn() -> LaunchOptions = || LaunchOptions { decided: true, ..LaunchOptions::default() };
+/// A kernel of 16 ms; launches of next to nothing, waited for one by one or only after many.
+const LONG: &str = "compute";
+const SHORT: &str = "tiny-kernels";
+const STORM: &str = "launch-storm";
+
+/// After this a process takes its node for gone.
+const GONE: Duration = Duration::from_secs(2);
+
+/// The time between two ends of requests.
+fn longest_pause(requests: &[(u64, u64)]) -> Duration {
+    let pauses = requests.windows(2).map(|pair| pair[1].1 - pair[0].1);
+    Duration::from_nanos(pauses.max().unwrap())
+}
+
+#[test]
+fn a_tenant_goes_on_when_its_node_ends_while_it_is_held() {
+    let machine = Machine::new("squeezed-node");
+    let mut node = machine.deciding(DECIDED());
+    let mut request = node.tenant("request", Class::LatencySensitive, 8, LONG);
+    let mut greedy = node.tenant("greedy", Class::BestEffort, 1, SHORT);
+    greedy.begin(0);
+    request.begin(0);
+    wait("the neighbour to be held", || node.view(TenantId(2)).held_ns > Nanos::ZERO);
+    drop(node);
+    // Nobody says any more when the request is through, and nobody says that it is not.
+    std::thread::sleep(GONE + Duration::from_secs(1));
+    let ended = greedy.end();
+    request.end();
+    let last = Duration::from_nanos(ended.last().unwrap().1 - ended[0].0);
+    assert!(last > GONE, "the last request ended after {last:?}");
+    let pause = longest_pause(&ended);
+    // Within the limit of one hold; a busy machine may take several times as long.
+    assert!(pause < GONE + Duration::from_secs(1), "{pause:?}");
+}
+
+/// Kernels without a pause beside it: it goes on slowly, a launch in 100 ms at least.
+#[test]
+fn a_tenant_beside_one_that_never_rests_is_not_starved() {
+    let machine = Machine::new("squeezed-starved");
+    let mut node = machine.deciding(DECIDED());
+    let mut request = node.tenant("request", Class::LatencySensitive, 8, LONG);
+    let mut greedy = node.tenant("greedy", Class::BestEffort, 1, STORM);
+    request.begin(0);
+    greedy.begin(0);
+    let launches = |tenant: u32| node.view(TenantId(tenant)).launches;
+    wait("the neighbour to be held", || node.view(TenantId(2)).held_ns > Nanos::ZERO);
+    let before = launches(2);
+    wait("the neighbour to get on", || launches(2) > before + 5);
+    end(request);
+    end(greedy);
+}
+
+fn end(tenant: Tenant) {
+    assert!(!tenant.end().is_empty());
+}
