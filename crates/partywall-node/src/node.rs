@@ -31,6 +31,7 @@ use crate::supervise::{Happening, Tenant};
 use crate::tenant::{TenantEvent, TenantService};
 use crate::walls::{self, Fall, Site, Standing, Walls};
 
+mod proofs;
 mod requests;
 
 /// Conversations at a time: a person has a few, and each `partywall up` and `partywall run` one.
@@ -84,6 +85,7 @@ struct Node<'s> {
     settings: Settings,
     wall: Wall,
     walls: Walls,
+    proofs: proofs::Proofs,
     service: Box<dyn TenantService>,
     say: &'s mut dyn FnMut(&str),
     tenants: Vec<Tenant>,
@@ -145,6 +147,7 @@ pub fn run(
     let mut node = Node {
         wall,
         walls,
+        proofs: proofs::Proofs::default(),
         service,
         say,
         tenants,
@@ -216,6 +219,7 @@ impl Node<'_> {
         loop {
             let now = clock::now();
             self.tenants.iter_mut().for_each(|tenant| tenant.tick(now));
+            self.prove(now);
             self.start_what_is_due(now);
             self.settle(now);
             match self.closing {
@@ -236,8 +240,10 @@ impl Node<'_> {
     }
 
     fn start_what_is_due(&mut self, now: Nanos) {
+        let layout = self.layout();
+        let is_due = |tenant: &Tenant| tenant.is_due(now) && !self.awaits_proof(tenant, &layout);
         let due: Vec<usize> =
-            (0..self.tenants.len()).filter(|index| self.tenants[*index].is_due(now)).collect();
+            (0..self.tenants.len()).filter(|index| is_due(&self.tenants[*index])).collect();
         if due.is_empty() {
             return;
         }
@@ -318,7 +324,9 @@ impl Node<'_> {
 
     /// Until something happens or is due.
     fn wait(&mut self, now: Nanos) -> Result<(), Error> {
-        let due = self.tenants.iter().filter_map(Tenant::deadline).min();
+        let layout = self.layout();
+        let tenants = self.tenants.iter().filter(|tenant| !self.awaits_proof(tenant, &layout));
+        let due = tenants.filter_map(Tenant::deadline).chain(self.proofs.deadline(&layout)).min();
         let limit = due.map(|at| at.saturating_sub(now)).map(|wait| Timespec {
             tv_sec: i64::try_from(wait.0 / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: (wait.0 % 1_000_000_000) as i64,
@@ -328,6 +336,7 @@ impl Node<'_> {
         waiting.extend(self.tenants.iter().filter_map(Tenant::fd).map(|fd| PollFd::new(fd, PollFlags::IN)));
         let connections = self.connections.iter();
         waiting.extend(connections.map(|connection| PollFd::new(connection, connection.interest())));
+        waiting.extend(self.proofs.fd().map(|prover| PollFd::from_borrowed_fd(prover, PollFlags::IN)));
         let owner = match &self.settings.lifetime {
             Lifetime::UntilClosed(owner) if self.closing.is_none() => Some(owner),
             _ => None,
@@ -367,6 +376,7 @@ impl Node<'_> {
             "nothing new is started"
         };
         (self.say)(&format!("{why}; {then}"));
+        self.proofs.forget();
         self.service.wall_fell(&why, rebuilt);
     }
 
@@ -445,7 +455,7 @@ impl Node<'_> {
         for connection in &mut connections {
             let names = match &connection.waiting {
                 Some(Waiting::Stopped(names) | Waiting::Ended(names)) => names,
-                Some(Waiting::Shutdown) | None => continue,
+                Some(Waiting::Shutdown | Waiting::Proven { .. }) | None => continue,
             };
             let active = self.tenants.iter().filter(|tenant| tenant.activity().is_active());
             if active.into_iter().any(|tenant| names.contains(&tenant.kept.spec.name)) {
@@ -454,7 +464,7 @@ impl Node<'_> {
             let reply = match connection.waiting.take() {
                 Some(Waiting::Ended(names)) => Reply::Tenants { tenants: self.reports(&names, now) },
                 Some(Waiting::Stopped(names)) => Reply::Done { names },
-                Some(Waiting::Shutdown) | None => continue,
+                Some(Waiting::Shutdown | Waiting::Proven { .. }) | None => continue,
             };
             connection.reply(&reply);
         }
@@ -463,6 +473,7 @@ impl Node<'_> {
 
     /// Says farewell and puts away what is of no use to the next node.
     fn leave(&mut self) {
+        self.stop_proving();
         let folder = &self.settings.folder;
         let stays = self.closing == Some(Closing::Now);
         for path in [folder.control_socket(), folder.tenant_socket(), folder.http()] {

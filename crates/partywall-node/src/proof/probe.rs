@@ -3,8 +3,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 
-use partywall_core::sm_proof::PATIENCE;
-use partywall_core::units::Bytes;
+use partywall_core::units::{Bytes, Nanos};
 use partywall_driver::device::Attribute;
 use partywall_driver::error::DriverError;
 use partywall_driver::green::GroupSet;
@@ -21,18 +20,19 @@ const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
 /// Most SMs of a set: more than any GPU has.
 const SMS_MAX: u32 = 4_096;
 
-/// Is a probe of `sms` SMs until `input` ends. Without `groups` something else confines this process.
+/// Is a probe of `sms` SMs until `input` ends. Without `groups` something else confines this process. Blocks stay for `patience` when
+/// nobody releases them.
 ///
 /// # Errors
 /// When nobody listens. What goes wrong on the GPU is said on `output`.
 pub fn run(
-    sms: u32,
-    groups: Option<&GroupSet>,
+    (sms, groups): (u32, Option<&GroupSet>),
+    patience: Nanos,
     input: impl Read + AsFd,
     output: &mut impl Write,
 ) -> Result<(), Error> {
     let mut lines = Lines { input, bytes: Vec::new() };
-    let done = match Probe::open(sms, groups) {
+    let done = match Probe::open(sms, groups, patience) {
         Ok(mut probe) => {
             let told = probe.stay(&mut lines, output);
             // Blocks that are still there leave before their memory goes.
@@ -88,10 +88,10 @@ impl Crowd {
         Ok(Self { stream, states, go, blocks, is_launched: false })
     }
 
-    fn launch(&mut self, kernels: &Kernels, shared: Bytes) -> Result<(), DriverError> {
+    fn launch(&mut self, kernels: &Kernels, shared: Bytes, patience: Nanos) -> Result<(), DriverError> {
         self.go.store_u32(0, 0)?;
         (0..u64::from(self.blocks)).try_for_each(|block| self.states.store_u32(4 * block, 0))?;
-        let stay = Stay { blocks: self.blocks, shared, patience: PATIENCE };
+        let stay = Stay { blocks: self.blocks, shared, patience };
         self.is_launched = true;
         kernels.stay(&self.stream, stay, &self.states, &self.go)
     }
@@ -107,12 +107,13 @@ struct Probe {
     more: Crowd,
     shared: Bytes,
     sms: u32,
+    patience: Nanos,
     /// The blocks have been told to leave.
     is_leaving: bool,
 }
 
 impl Probe {
-    fn open(sms: u32, groups: Option<&GroupSet>) -> Result<Self, Trouble> {
+    fn open(sms: u32, groups: Option<&GroupSet>, patience: Nanos) -> Result<Self, Trouble> {
         if !(1..=SMS_MAX).contains(&sms) {
             let what = format!("a set of {sms} SMs: 1 to {SMS_MAX} are possible");
             return Err(DriverError::Invalid(what).into());
@@ -133,10 +134,11 @@ impl Probe {
             more: Crowd::new(&context, stream()?, 1)?,
             shared: Bytes(u64::try_from(shared).unwrap_or(0)),
             sms: green.as_ref().map_or(device.sms()?, |green| green.sms()).0,
+            patience,
             is_leaving: false,
         };
         // The first launch takes longer than others, and makes this process a client of MPS at the latest.
-        probe.more.launch(&probe.kernels, Bytes(4))?;
+        probe.more.launch(&probe.kernels, Bytes(4), patience)?;
         probe.release()?;
         Ok(probe)
     }
@@ -150,8 +152,8 @@ impl Probe {
             let Some(told) = lines.next(is_busy.then_some(&LOOK_EVERY))? else { return Ok(()) };
             for told in told {
                 match told {
-                    Told::Fill => self.set.launch(&self.kernels, self.shared)?,
-                    Told::More => self.more.launch(&self.kernels, self.shared)?,
+                    Told::Fill => self.set.launch(&self.kernels, self.shared, self.patience)?,
+                    Told::More => self.more.launch(&self.kernels, self.shared, self.patience)?,
                     Told::Release => self.let_go()?,
                 }
             }

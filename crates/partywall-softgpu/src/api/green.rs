@@ -75,7 +75,7 @@ api! {
         let sms = *process.objects.descriptions.get(description).map_err(|_| Code::INVALID_VALUE)?;
         // A view of the primary context, which it keeps.
         process.retain_primary()?;
-        let green = Context::new(context::Kind::Green, sms, 0, None);
+        let green = Context::new(context::Kind::Green, process.green_sms(sms), 0, None);
         place.set(green.handle)?;
         process.objects.contexts.put(green.handle, green);
         Ok(())

@@ -213,7 +213,7 @@ pub enum DeviceCommand {
 #[group(required = true)]
 pub struct MeetArguments {
     /// A file that says which sets, as JSON.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["probe", "groups"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["probe", "groups", "patience"])]
     pub task: Option<PathBuf>,
     /// Be a process that fills so many SMs when it is told to on standard input.
     #[arg(long, value_name = "SMS")]
@@ -221,6 +221,9 @@ pub struct MeetArguments {
     /// The groups of SMs that it confines itself to, such as 0-31.
     #[arg(long, value_name = "GROUPS", requires = "probe")]
     pub groups: Option<GroupSet>,
+    /// How long its blocks stay when nobody releases them. Default: as long as a proof needs.
+    #[arg(long, value_name = "TIME", requires = "probe")]
+    pub patience: Option<Nanos>,
 }
 
 /// `partywall shepherd`.

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use partywall_core::config::{Config, WallChoice};
+use partywall_core::sm_proof::PATIENCE;
 use partywall_core::sm_sets::Line;
 use partywall_driver::error::DriverError;
 use partywall_driver::library::Cuda;
@@ -59,7 +60,8 @@ pub(crate) fn meet(arguments: &MeetArguments) -> Result<(), Failure> {
         let input = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).map_err(std::io::Error::from);
         let input = File::from(input.map_err(Failure::internal)?);
         let mut output = std::io::stdout().lock();
-        return Ok(probe::run(sms, arguments.groups.as_ref(), input, &mut output)?);
+        let (set, patience) = ((sms, arguments.groups.as_ref()), arguments.patience.unwrap_or(PATIENCE));
+        return Ok(probe::run(set, patience, input, &mut output)?);
     }
     let Some(path) = &arguments.task else { return Ok(()) };
     let unusable = |error: &dyn std::fmt::Display| {

@@ -7,6 +7,7 @@ mod faults;
 mod gpus;
 mod home;
 mod kills;
+mod proofs;
 mod steps;
 mod walls;
 
