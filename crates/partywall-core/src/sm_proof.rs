@@ -157,13 +157,28 @@ pub enum Finding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Blocks of a probe are on their way, alone or behind those of all before it.
-    Filling { probe: usize, alone: bool, until: Nanos },
+    Filling {
+        probe: usize,
+        alone: bool,
+        until: Nanos,
+    },
     /// Its set is full, and one block more should find no room.
-    Watching { probe: usize, until: Nanos },
+    Watching {
+        probe: usize,
+        until: Nanos,
+    },
     /// A probe lacks SMs; the set `letting` is being released. `until` is known once it is empty.
-    Missing { probe: usize, had: u32, letting: usize, until: Option<Nanos> },
+    Missing {
+        probe: usize,
+        had: u32,
+        letting: usize,
+        until: Option<Nanos>,
+    },
     /// All were released; then comes what follows.
-    Emptying { until: Nanos, then: Then },
+    Emptying {
+        until: Nanos,
+        then: Then,
+    },
     Over,
 }
 

@@ -242,8 +242,7 @@ impl Node<'_> {
     fn start_what_is_due(&mut self, now: Nanos) {
         let layout = self.layout();
         let is_due = |tenant: &Tenant| tenant.is_due(now) && !self.awaits_proof(tenant, &layout);
-        let due: Vec<usize> =
-            (0..self.tenants.len()).filter(|index| is_due(&self.tenants[*index])).collect();
+        let due: Vec<usize> = (0..self.tenants.len()).filter(|index| is_due(&self.tenants[*index])).collect();
         if due.is_empty() {
             return;
         }

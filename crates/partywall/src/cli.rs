@@ -16,8 +16,8 @@ use crate::output;
 pub mod tenants;
 
 use tenants::{
-    CoverageArguments, DeviceCommand, KeeperArguments, LogsArguments, NodeArguments, PsArguments, RestartArguments,
-    RunTenantArguments, ShepherdArguments, StopArguments, UpArguments, WhichNode,
+    CoverageArguments, DeviceCommand, KeeperArguments, LogsArguments, NodeArguments, PsArguments,
+    RestartArguments, RunTenantArguments, ShepherdArguments, StopArguments, UpArguments, WhichNode,
 };
 
 /// Share one NVIDIA GPU between services so that each runs as if the others were not there.

@@ -76,7 +76,8 @@ impl Book {
 
     /// When something has to be tried again, of the sets in use.
     pub fn deadline(&self, layout: &[SmSet]) -> Option<Nanos> {
-        let retried = self.pairs.iter().filter(|((one, other), _)| layout.contains(one) && layout.contains(other));
+        let retried =
+            self.pairs.iter().filter(|((one, other), _)| layout.contains(one) && layout.contains(other));
         let again = retried.filter_map(|(_, known)| match known {
             Known::Unclear { again, .. } => *again,
             Known::Good | Known::Bad(_) => None,
@@ -97,7 +98,8 @@ impl Book {
                 }
             }
             Finding::Larger { probe } => {
-                let why = format!("a process that is confined to {} finds room for one block more", name(probe));
+                let why =
+                    format!("a process that is confined to {} finds room for one block more", name(probe));
                 self.bad(at(probe).zip(at(probe)), why, sets, now);
             }
             Finding::Overlap { one, other, sms } => {

@@ -78,7 +78,10 @@ impl Gpu {
                 }
             }
             if events.is_empty() && !proof.is_over() {
-                now = std::mem::take(&mut settled).then(|| wake.pop_first()).flatten().map_or(now, |at| at.max(now));
+                now = std::mem::take(&mut settled)
+                    .then(|| wake.pop_first())
+                    .flatten()
+                    .map_or(now, |at| at.max(now));
             }
             self.place(now);
             let full = (0..self.sets.len()).filter(|&probe| !self.on[probe].is_empty());
@@ -236,7 +239,8 @@ fn what_could_not_be_told_is_tried_again_and_what_is_wrong_is_said() {
         assert_eq!(book.due(&layout, now).len(), 3);
     }
     book.enter(&layout, Finding::Overlap { one: 0, other: 1, sms: 2 }, now);
-    let why = "SMs 0-19 and SMs 18-37 have 2 SMs in common: blocks on each of them are not there at the same time";
+    let why =
+        "SMs 0-19 and SMs 18-37 have 2 SMs in common: blocks on each of them are not there at the same time";
     for wrong in [a, b] {
         assert_eq!(book.standing(wrong, &layout), Standing::Failed(why.to_owned()));
     }
@@ -246,5 +250,7 @@ fn what_could_not_be_told_is_tried_again_and_what_is_wrong_is_said() {
     book.forget(b);
     assert_eq!(book.standing(b, &layout), Standing::Open);
     book.enter(&[b], Finding::Larger { probe: 0 }, now);
-    assert!(matches!(book.standing(b, &[b]), Standing::Failed(why) if why.contains("SMs 18-37 finds room for one")));
+    assert!(
+        matches!(book.standing(b, &[b]), Standing::Failed(why) if why.contains("SMs 18-37 finds room for one"))
+    );
 }

@@ -275,7 +275,9 @@ impl Node<'_> {
             let standings: Vec<(&String, SmSet, Standing)> =
                 placed.map(|(name, set)| (name, set, self.proofs.book.standing(set, &layout))).collect();
             let failed = standings.iter().find_map(|(name, _, standing)| match standing {
-                Standing::Failed(why) => Some(format!("{name} is not started, because its SMs would not be its own: {why}")),
+                Standing::Failed(why) => {
+                    Some(format!("{name} is not started, because its SMs would not be its own: {why}"))
+                }
                 _ => None,
             });
             match failed {
@@ -302,7 +304,9 @@ impl Node<'_> {
     fn refuse_failed(&mut self, now: Nanos) {
         let layout = self.layout();
         for tenant in &mut self.tenants {
-            let Some(set) = tenant.kept.spec.sms.filter(|_| tenant.activity() == Activity::Waiting) else { continue };
+            let Some(set) = tenant.kept.spec.sms.filter(|_| tenant.activity() == Activity::Waiting) else {
+                continue;
+            };
             if let Standing::Failed(why) = self.proofs.book.standing(set, &layout) {
                 tenant.refuse(format!("not started, because its SMs would not be its own: {why}"), now);
                 self.proofs.book.forget(set);

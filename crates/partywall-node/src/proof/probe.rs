@@ -97,7 +97,11 @@ impl Crowd {
     }
 
     fn there(&self) -> Result<u32, DriverError> {
-        if self.is_launched { Stayed::of(&self.states, self.blocks).map(|stayed| stayed.there) } else { Ok(0) }
+        if self.is_launched {
+            Stayed::of(&self.states, self.blocks).map(|stayed| stayed.there)
+        } else {
+            Ok(0)
+        }
     }
 }
 

@@ -87,7 +87,8 @@ impl Crowd<'_> {
             contact.server_list()?.into_iter().map(|server| contact.client_list(server)).collect()
         };
         let lists = lists().map_err(|error| error.to_string())?;
-        let together = |clients: &Vec<u32>| self.probes.iter().all(|probe| clients.contains(&probe.child.id()));
+        let together =
+            |clients: &Vec<u32>| self.probes.iter().all(|probe| clients.contains(&probe.child.id()));
         if lists.iter().any(together) {
             return Ok(());
         }
@@ -229,7 +230,10 @@ impl Probe {
         let mut said = Vec::new();
         while let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.bytes.drain(..=end).collect();
-            said.push(serde_json::from_slice(&line).map_err(|error| format!("a probe says what makes no sense: {error}"))?);
+            said.push(
+                serde_json::from_slice(&line)
+                    .map_err(|error| format!("a probe says what makes no sense: {error}"))?,
+            );
         }
         if self.bytes.len() > LINE_MAX {
             return Err("a probe says more than makes sense".to_owned());

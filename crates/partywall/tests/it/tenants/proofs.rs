@@ -59,11 +59,7 @@ fn disjoint_sets_meet_and_sets_that_share_a_group_are_found_out() {
     let there: Vec<&Value> = (0..3).map(|probe| &found["probes"][probe]["there"]).collect();
     assert_eq!(there, [62, 60, 10]);
     let found = ground.prove(&["0-30", "40-60", "30-35"], &env);
-    assert_eq!(
-        found["finding"],
-        json!({ "verdict": "overlap", "one": 0, "other": 2, "sms": 2 }),
-        "{found}"
-    );
+    assert_eq!(found["finding"], json!({ "verdict": "overlap", "one": 0, "other": 2, "sms": 2 }), "{found}");
     let found = ground.prove(&["0-30", "31-40"], &BTreeMap::new());
     assert!(found["problem"].as_str().unwrap().contains("not all clients"), "{found}");
     assert_eq!(found["finding"], Value::Null);
@@ -115,12 +111,14 @@ fn a_tenant_is_started_when_its_sms_are_its_own_and_not_otherwise() {
         let env = format!("share.sms = 92\nenv.PARTYWALL_SOFTGPU_FAULT = \"{fault}\"");
         walled("green-contexts", &[worker(&home, name, "", &env)])
     };
-    let output = home.partywall(&["up", "--detach", &home.file(&split("bad", "split-from=130"))]).output().unwrap();
+    let output =
+        home.partywall(&["up", "--detach", &home.file(&split("bad", "split-from=130"))]).output().unwrap();
     assert_eq!(sets(&home), [("good".to_owned(), 92, 132)], "{}", text(&output.stderr));
     refused(&output, &["bad is not started", "SMs 0-91", "SMs 92-131", "2 SMs in common"]);
     assert_eq!(log(&home, "bad"), "");
     // One block more finds room.
-    let output = home.partywall(&["up", "--detach", &home.file(&split("large", "green-more=2"))]).output().unwrap();
+    let output =
+        home.partywall(&["up", "--detach", &home.file(&split("large", "green-more=2"))]).output().unwrap();
     refused(&output, &["large is not started", "SMs 0-91 finds room for one block more"]);
     // What was wrong with one tenant is not held against the next.
     let fair = worker(&home, "fair", "", "share.sms = 92");
@@ -130,7 +128,12 @@ fn a_tenant_is_started_when_its_sms_are_its_own_and_not_otherwise() {
     });
     // The same layout again is known: no prover is started, so its file is not written.
     home.succeeds(&["stop", "fair"]);
-    assert!(home.partywall(&["run", "--share", "92sms", "--", "sh", "-c", "! test -e $PARTYWALL_DIR/proof.json"]).status().unwrap().success());
+    assert!(
+        home.partywall(&["run", "--share", "92sms", "--", "sh", "-c", "! test -e $PARTYWALL_DIR/proof.json"])
+            .status()
+            .unwrap()
+            .success()
+    );
     home.stop_all();
     node.signal(rustix::process::Signal::TERM);
     node.wait();
