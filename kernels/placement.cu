@@ -34,3 +34,23 @@ extern "C" __global__ void meet(u32* arrived, u32 expected, u64 nanoseconds, u32
         }
     }
 }
+
+// Blocks that stay where they are until they are told to leave. Launched with so much shared memory that an SM holds one of
+// them, they say how many SMs a launch gets at the same time. `states` (in host memory, one word a block, so that nothing is
+// added up across the link): 0 not there yet, 1 there, 2 left when told, 3 gave up after `nanoseconds`. `*go`: not 0 to leave.
+extern "C" __global__ void stay(u32* states, const u32* go, u64 nanoseconds) {
+    extern __shared__ u32 room[];
+    if (threadIdx.x == 0) {
+        room[0] = multiprocessor();
+        volatile u32* state = states + blockIdx.x;
+        *state = 1;
+        __threadfence_system();
+        const u64 end = global_nanoseconds() + nanoseconds;
+        bool told = false;
+        while (!told && global_nanoseconds() < end) {
+            told = *(const volatile u32*)go != 0;
+        }
+        *state = told ? 2 : 3;
+        __threadfence_system();
+    }
+}

@@ -15,6 +15,7 @@ pub mod measure;
 pub mod memory_ledger;
 pub mod restart;
 pub mod sm_arbiter;
+pub mod sm_proof;
 pub mod sm_sets;
 pub mod soft_gpu;
 pub mod tenant;

@@ -48,7 +48,7 @@ pub struct Line {
 }
 
 /// A run of neighbouring groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SmSet {
     /// The first group, from 0.
     pub first: u32,

@@ -3,7 +3,7 @@
 //! `partywall doctor --check` runs them, so that everybody can, with nothing but the program. Each check says what it saw;
 //! none changes a setting of the GPU, and together they take some seconds and less than a GiB.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use partywall_core::units::{Bytes, Nanos};
 use serde::Serialize;
@@ -19,6 +19,8 @@ use crate::memory::DeviceBuffer;
 use crate::stream::{Priority, Stream};
 use crate::vmm::{self, Access, AddressRange, PhysicalMemory};
 
+mod resize;
+
 /// What came of a check.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Checked {
@@ -28,6 +30,8 @@ pub struct Checked {
     pub passed: bool,
     /// What was seen.
     pub saw: String,
+    /// The same as numbers, where the check is a question: it passes whatever the answer is.
+    pub facts: BTreeMap<&'static str, f64>,
 }
 
 /// Why a check did not pass.
@@ -72,19 +76,39 @@ pub fn run(device: &Device) -> Result<Vec<Checked>, DriverError> {
     };
     let mut checked = Vec::new();
     for (name, check) in CHECKS {
-        let (passed, saw, ended) = match check(&bench) {
-            Ok(saw) => (true, saw, false),
-            Err(problem) => {
-                let ended = matches!(&problem, Problem::Driver(error) if error.is_fatal());
-                (false, problem.to_string(), ended)
-            }
-        };
-        checked.push(Checked { name, passed, saw });
-        if ended {
+        let found = check(&bench).map(|saw| (saw, BTreeMap::new()));
+        if checked_off(&mut checked, name, found) {
+            return Ok(checked);
+        }
+    }
+    for (name, question) in resize::QUESTIONS {
+        let found = question(&bench).map(|facts| (resize::text(&facts), facts));
+        if checked_off(&mut checked, name, found) {
             break;
         }
     }
     Ok(checked)
+}
+
+/// Notes what came of a check; whether nothing more can be tried.
+fn checked_off(
+    checked: &mut Vec<Checked>,
+    name: &'static str,
+    found: Result<(String, BTreeMap<&'static str, f64>), Problem>,
+) -> bool {
+    let (passed, saw, facts, ended) = match found {
+        Ok((saw, facts)) => (true, saw, facts, false),
+        // A question that this driver is too old for has no answer.
+        Err(Problem::Driver(error @ DriverError::SymbolMissing { .. })) => {
+            (true, error.to_string(), BTreeMap::new(), false)
+        }
+        Err(problem) => {
+            let ended = matches!(&problem, Problem::Driver(error) if error.is_fatal());
+            (false, problem.to_string(), BTreeMap::new(), ended)
+        }
+    };
+    checked.push(Checked { name, passed, saw, facts });
+    ended
 }
 
 /// What checks work with.

@@ -161,6 +161,10 @@ impl Context {
         Ok(SmCount(affinity.smCount))
     }
 
+    pub(crate) fn raw(&self) -> CUcontext {
+        self.inner.raw
+    }
+
     pub(crate) fn api(&self) -> &Api {
         &self.inner.device.cuda.api
     }

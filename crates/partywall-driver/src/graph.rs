@@ -51,6 +51,10 @@ impl Graph {
         Ok(Self { context, raw, kept: Arc::new(kept), not_sync: PhantomData })
     }
 
+    pub(crate) fn raw(&self) -> CUgraph {
+        self.raw
+    }
+
     /// Makes it ready to launch.
     ///
     /// # Errors

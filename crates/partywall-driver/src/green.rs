@@ -172,6 +172,10 @@ impl GreenContext {
         self.sms
     }
 
+    pub(crate) fn as_context(&self) -> CUcontext {
+        self.inner.as_context
+    }
+
     /// Makes it current on this thread, for code that uses the current context's default stream. Nothing in this crate
     /// needs it. While it is current, `cuCtxSynchronize` of such code waits for this green context only.
     ///

@@ -5,6 +5,7 @@
 //! kernel leaves in a buffer is plain numbers, so kernels that race on a buffer give wrong results and nothing worse.
 
 mod launchers;
+mod placement;
 mod signatures;
 
 use std::fmt;
@@ -13,11 +14,12 @@ use partywall_core::units::Bytes;
 
 use crate::context::Context;
 use crate::error::DriverError;
-use crate::memory::DeviceBuffer;
+use crate::memory::{DeviceBuffer, PinnedBuffer};
 use crate::module::{Function, KernelArg, Module};
 use crate::stream::Stream;
 
-pub use launchers::{LinkCycle, Meeting, Policy, Product, Token};
+pub use launchers::{LinkCycle, Policy, Product, Token};
+pub use placement::{Meeting, Stay, Stayed};
 use signatures::{Parameter, SIGNATURES, SOURCES};
 
 /// Slots of sums are this far apart in bytes, so that two never share a cache line; `SLOT_STRIDE` in `prelude.cuh`.
@@ -180,6 +182,7 @@ impl<'a> Part<'a> {
 #[derive(Clone, Copy)]
 enum Argument<'a> {
     Part(Part<'a>),
+    Pinned(&'a PinnedBuffer),
     U32(u32),
     U64(u64),
 }
@@ -188,13 +191,14 @@ impl Argument<'_> {
     const fn parameter(&self) -> Parameter {
         match self {
             Self::U32(_) => Parameter::U32,
-            Self::U64(_) | Self::Part(_) => Parameter::U64,
+            Self::U64(_) | Self::Part(_) | Self::Pinned(_) => Parameter::U64,
         }
     }
 
     const fn raw(&self) -> KernelArg<'_> {
         match self {
             Self::Part(part) => KernelArg::BufferAt(part.buffer, part.offset),
+            Self::Pinned(buffer) => KernelArg::Pinned(buffer),
             Self::U32(value) => KernelArg::U32(*value),
             Self::U64(value) => KernelArg::U64(*value),
         }

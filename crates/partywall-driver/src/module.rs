@@ -120,6 +120,10 @@ impl Function {
         &self.name
     }
 
+    pub(crate) fn raw(&self) -> CUfunction {
+        self.raw
+    }
+
     /// How many blocks of so many threads and so much dynamic shared memory (bytes) fit on an SM at once.
     ///
     /// # Errors

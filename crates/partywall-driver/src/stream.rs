@@ -96,6 +96,10 @@ impl Stream {
         self.inner.home.context()
     }
 
+    pub(crate) fn raw(&self) -> CUstream {
+        self.inner.raw
+    }
+
     /// The driver's number for its priority: smaller is more urgent.
     ///
     /// # Errors

@@ -74,6 +74,12 @@ handles! {
     CUgraph;
     /// A graph ready to launch.
     CUgraphExec;
+    /// A node of a graph.
+    CUgraphNode;
+    /// Kernels that belong to no context.
+    CUlibrary;
+    /// A kernel of a library.
+    CUkernel;
 }
 
 /// The bytes of a UUID.
@@ -151,6 +157,25 @@ pub(crate) struct CUmemAccessDesc {
     /// [`CU_MEM_ACCESS_FLAGS_PROT_READ`] or [`CU_MEM_ACCESS_FLAGS_PROT_READWRITE`].
     pub(crate) flags: c_uint,
 }
+
+/// `CUDA_KERNEL_NODE_PARAMS` of CUDA 12.0 and later: what a kernel node of a graph launches.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KernelNodeParams {
+    pub(crate) func: CUfunction,
+    pub(crate) gridDim: [c_uint; 3],
+    pub(crate) blockDim: [c_uint; 3],
+    pub(crate) sharedMemBytes: c_uint,
+    pub(crate) kernelParams: *mut *mut c_void,
+    pub(crate) extra: *mut *mut c_void,
+    /// Only looked at where `func` is null.
+    pub(crate) kern: CUkernel,
+    /// The same; null is the current context.
+    pub(crate) ctx: CUcontext,
+}
+
+const _: () =
+    assert!(size_of::<KernelNodeParams>() == 72, "the size of CUDA_KERNEL_NODE_PARAMS_v2 in cuda.h");
 
 /// How many SMs a context may use.
 #[repr(C)]
@@ -322,6 +347,15 @@ functions! {
     }
     optional {
         cuCtxGetExecAffinity since (11, 4) (*mut CUexecAffinityParam, c_uint);
+        cuCtxSetCurrent since (4, 0) (CUcontext);
+        cuGraphClone since (10, 0) (*mut CUgraph, CUgraph);
+        cuGraphGetNodes since (10, 0) (CUgraph, *mut CUgraphNode, *mut usize);
+        cuGraphKernelNodeSetParams_v2 since (12, 0) (CUgraphNode, *const KernelNodeParams);
+        cuLibraryLoadData since (12, 0) (
+            *mut CUlibrary, *const c_void, *mut c_uint, *mut *mut c_void, c_uint, *mut c_uint, *mut *mut c_void, c_uint,
+        );
+        cuLibraryUnload since (12, 0) (CUlibrary);
+        cuLibraryGetKernel since (12, 0) (*mut CUkernel, CUlibrary, *const c_char);
         cuFuncLoad since (12, 4) (CUfunction);
         cuFuncGetParamInfo since (12, 4) (CUfunction, usize, *mut usize, *mut usize);
         cuDeviceGetDevResource since (12, 4) (CUdevice, *mut CUdevResource, c_uint);

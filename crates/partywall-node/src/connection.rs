@@ -19,6 +19,15 @@ pub(crate) enum Waiting {
     Stopped(Vec<String>),
     /// Until these are not active; answered with how they are.
     Ended(Vec<String>),
+    /// Until it is known whether the SMs of these are their own; answered with this, or refused.
+    Proven {
+        /// The answer if nothing is wrong.
+        reply: Box<Reply>,
+        /// Who is waited for.
+        names: Vec<String>,
+        /// Whether they are there because of what was asked.
+        new: bool,
+    },
     /// Until the node has ended everything.
     Shutdown,
 }

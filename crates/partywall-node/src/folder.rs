@@ -10,6 +10,7 @@
 //!   http                    the address that it answers HTTP on
 //!   mps/                    pipes and logs of the node's MPS daemon, where its wall has one
 //!   mps.json, mps.lock      who keeps that daemon; locked while somebody does
+//!   proof.json              what is being found out about SM sets
 //!   no-mps/                 empty: the pipe directory of tenants that must not meet a daemon
 //!   tenants/<name>/
 //!     orders.json           what the shepherd is to start
@@ -137,6 +138,11 @@ impl Folder {
     /// What that process holds.
     pub fn mps_lock(&self) -> PathBuf {
         self.0.join("mps.lock")
+    }
+
+    /// What a prover is to do, while there is one.
+    pub fn proof(&self) -> PathBuf {
+        self.0.join("proof.json")
     }
 
     /// A pipe directory without a daemon.

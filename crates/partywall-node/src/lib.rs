@@ -20,6 +20,7 @@ pub mod metrics;
 pub mod node;
 pub mod process;
 pub mod promise;
+pub mod proof;
 pub mod registry;
 pub mod shepherd;
 pub mod signals;

@@ -32,6 +32,7 @@ use crate::tenant::{TenantEvent, TenantService};
 use crate::walls::{self, Fall, Site, Standing, Walls};
 
 mod faults;
+mod proofs;
 mod requests;
 
 /// Conversations at a time: a person has a few, and each `partywall up` and `partywall run` one.
@@ -85,6 +86,7 @@ struct Node<'s> {
     settings: Settings,
     wall: Wall,
     walls: Walls,
+    proofs: proofs::Proofs,
     service: Box<dyn TenantService>,
     say: &'s mut dyn FnMut(&str),
     tenants: Vec<Tenant>,
@@ -147,6 +149,7 @@ pub fn run(
     let mut node = Node {
         wall,
         walls,
+        proofs: proofs::Proofs::default(),
         service,
         say,
         tenants,
@@ -220,6 +223,7 @@ impl Node<'_> {
             let now = clock::now();
             self.tenants.iter_mut().for_each(|tenant| tenant.tick(now));
             self.look_for_faults(now);
+            self.prove(now);
             self.start_what_is_due(now);
             self.settle(now);
             match self.closing {
@@ -244,8 +248,9 @@ impl Node<'_> {
             // Whoever came to the MPS server now would be turned away.
             return;
         }
-        let due: Vec<usize> =
-            (0..self.tenants.len()).filter(|index| self.tenants[*index].is_due(now)).collect();
+        let layout = self.layout();
+        let is_due = |tenant: &Tenant| tenant.is_due(now) && !self.awaits_proof(tenant, &layout);
+        let due: Vec<usize> = (0..self.tenants.len()).filter(|index| is_due(&self.tenants[*index])).collect();
         if due.is_empty() {
             return;
         }
@@ -329,9 +334,11 @@ impl Node<'_> {
 
     /// Until something happens or is due.
     fn wait(&mut self, now: Nanos) -> Result<(), Error> {
-        let closed = self.recovery.is_closed();
-        let tenants = self.tenants.iter().filter(|tenant| !(closed && tenant.is_to_start()));
-        let due = tenants.filter_map(Tenant::deadline).chain(self.recovery.deadline()).min();
+        let (closed, layout) = (self.recovery.is_closed(), self.layout());
+        let waits = |tenant: &&Tenant| (closed && tenant.is_to_start()) || self.awaits_proof(tenant, &layout);
+        let tenants = self.tenants.iter().filter(|tenant| !waits(tenant));
+        let others = self.recovery.deadline().into_iter().chain(self.proofs.deadline(&layout));
+        let due = tenants.filter_map(Tenant::deadline).chain(others).min();
         let limit = due.map(|at| at.saturating_sub(now)).map(|wait| Timespec {
             tv_sec: i64::try_from(wait.0 / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: (wait.0 % 1_000_000_000) as i64,
@@ -341,6 +348,7 @@ impl Node<'_> {
         waiting.extend(self.tenants.iter().filter_map(Tenant::fd).map(|fd| PollFd::new(fd, PollFlags::IN)));
         let connections = self.connections.iter();
         waiting.extend(connections.map(|connection| PollFd::new(connection, connection.interest())));
+        waiting.extend(self.proofs.fd().map(|prover| PollFd::from_borrowed_fd(prover, PollFlags::IN)));
         let owner = match &self.settings.lifetime {
             Lifetime::UntilClosed(owner) if self.closing.is_none() => Some(owner),
             _ => None,
@@ -383,6 +391,7 @@ impl Node<'_> {
             "nothing new is started"
         };
         (self.say)(&format!("{why}; {then}"));
+        self.proofs.forget();
         self.service.wall_fell(&why, rebuilt);
     }
 
@@ -462,7 +471,7 @@ impl Node<'_> {
         for connection in &mut connections {
             let names = match &connection.waiting {
                 Some(Waiting::Stopped(names) | Waiting::Ended(names)) => names,
-                Some(Waiting::Shutdown) | None => continue,
+                Some(Waiting::Shutdown | Waiting::Proven { .. }) | None => continue,
             };
             let active = self.tenants.iter().filter(|tenant| tenant.activity().is_active());
             if active.into_iter().any(|tenant| names.contains(&tenant.kept.spec.name)) {
@@ -471,7 +480,7 @@ impl Node<'_> {
             let reply = match connection.waiting.take() {
                 Some(Waiting::Ended(names)) => Reply::Tenants { tenants: self.reports(&names, now) },
                 Some(Waiting::Stopped(names)) => Reply::Done { names },
-                Some(Waiting::Shutdown) | None => continue,
+                Some(Waiting::Shutdown | Waiting::Proven { .. }) | None => continue,
             };
             connection.reply(&reply);
         }
@@ -480,6 +489,7 @@ impl Node<'_> {
 
     /// Says farewell and puts away what is of no use to the next node.
     fn leave(&mut self) {
+        self.stop_proving();
         let folder = &self.settings.folder;
         let stays = self.closing == Some(Closing::Now);
         for path in [folder.control_socket(), folder.tenant_socket(), folder.http()] {

@@ -194,6 +194,20 @@ impl TenantService for Registry {
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
     }
 
+    fn add_probe(&mut self, spec: &TenantSpec) -> io::Result<()> {
+        self.add_tenant(spec)?;
+        if let Some(tenant) = self.shared.lock().tenants.get_mut(&spec.id) {
+            tenant.is_probe = true;
+        }
+        Ok(())
+    }
+
+    fn sms_problem(&mut self, id: TenantId, problem: Option<String>) {
+        if let Some(tenant) = self.shared.lock().tenants.get_mut(&id) {
+            tenant.sms_problem = problem;
+        }
+    }
+
     fn confine(&mut self, id: TenantId, sms: Option<SmSet>) {
         if let Some(tenant) = self.shared.lock().tenants.get_mut(&id) {
             tenant.spec.sms = sms;

@@ -263,6 +263,14 @@ impl Tenant {
         matches!(self.standing, Standing::Due(_))
     }
 
+    /// It is not started, for a reason that is not its own.
+    pub(crate) fn refuse(&mut self, why: String, now: Nanos) {
+        self.kept.wanted = false;
+        self.again = false;
+        self.kept.started = now;
+        self.over(End::NoShepherd { error: why }, now);
+    }
+
     /// What is due by now, but for starting.
     pub(crate) fn tick(&mut self, now: Nanos) {
         match &mut self.standing {

@@ -234,6 +234,16 @@ pub trait TenantService {
     /// When it cannot be served; the tenant is not started then.
     fn add_tenant(&mut self, spec: &TenantSpec) -> std::io::Result<()>;
 
+    /// As [`TenantService::add_tenant`], for a tenant that is only there for something to be found out about its SMs, and is not
+    /// told of.
+    ///
+    /// # Errors
+    /// As there.
+    fn add_probe(&mut self, spec: &TenantSpec) -> std::io::Result<()>;
+
+    /// Why it is not known that a tenant's SMs are its own; `None` where it is.
+    fn sms_problem(&mut self, id: TenantId, problem: Option<String>);
+
     /// A tenant of which nothing runs is about to be started on other SMs than before.
     fn confine(&mut self, id: TenantId, sms: Option<SmSet>);
 

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::folder::Folder;
+use crate::proof::MpsPlace;
 
 pub mod keeper;
 mod mps;
@@ -203,6 +204,11 @@ impl Walls {
 
     pub(crate) fn standing(&self) -> Standing {
         Standing { choice: self.choice, mps: self.mps.as_ref().map(|mps| mps.contact().clone()) }
+    }
+
+    /// Where its MPS daemon is, for others who ask it.
+    pub(crate) fn mps_place(&self) -> Option<MpsPlace> {
+        self.mps.as_ref().map(Mps::place)
     }
 
     /// What becomes readable when a part of it ends.

@@ -24,6 +24,7 @@ mod layout;
 pub mod link;
 pub mod mps;
 pub(crate) mod process;
+mod residence;
 pub mod turns;
 
 /// Physical memory is handed out in pages of this size, as an H200 does.
@@ -373,7 +374,11 @@ impl Device {
 
     /// This process's entry, if it has one.
     fn own_entry(&self) -> Option<&Entry> {
-        self.shared().entries.get(self.own.load(Relaxed).wrapping_sub(1))
+        self.own_index().and_then(|index| self.shared().entries.get(index))
+    }
+
+    fn own_index(&self) -> Option<usize> {
+        self.own.load(Relaxed).checked_sub(1)
     }
 
     fn taken(&self) -> impl Iterator<Item = &Entry> {
@@ -419,6 +424,7 @@ impl Device {
         let free = entries.iter().position(|entry| entry.pid.load(Relaxed) == 0);
         let index = free.ok_or(DeviceError::TooManyProcesses)?;
         let entry = &entries[index];
+        self.forget_blocks(index);
         for word in [&entry.memory, &entry.context_memory, &entry.launches, &entry.busy_ns] {
             word.store(0, Relaxed);
         }

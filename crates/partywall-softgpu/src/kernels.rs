@@ -108,6 +108,7 @@ pub(crate) fn prepare<'a>(launch: &'a Launch, process: &'a Process) -> Result<Pr
         "fold" => network::fold(args),
         "count_by_sm" => placement::count_by_sm(args, &grid),
         "meet" => placement::meet(args, &grid, process),
+        "stay" => placement::stay(args, &grid, process),
         _ => Ok(Prepared::new(Cost { chain_ns: UNKNOWN_NS as f64, ..Cost::default() }, || {})),
     }
 }
@@ -163,6 +164,7 @@ impl Arguments<'_> {
 
 /// Elements in device memory. Other kernels and the program may change them at any time, as on a GPU, so there are no
 /// references to them.
+#[derive(Clone)]
 struct Words<T> {
     start: *mut T,
     count: u64,
@@ -218,6 +220,14 @@ impl Words<u32> {
 
     fn load(&self, index: u64) -> u32 {
         self.add(index, 0)
+    }
+
+    /// Writes for others to see, who may be looking.
+    fn put(&self, index: u64, value: u32) {
+        assert!(index < self.count, "an index beyond what was checked");
+        // SAFETY: as for `add`.
+        let word = unsafe { std::sync::atomic::AtomicU32::from_ptr(self.start.add(index as usize)) };
+        word.store(value, std::sync::atomic::Ordering::Release);
     }
 }
 

@@ -179,6 +179,18 @@ impl Process {
         }
     }
 
+    /// The SM at which the groups of a split begin.
+    pub(crate) fn split_from(&self) -> u64 {
+        self.faults.split_from.unwrap_or(0)
+    }
+
+    /// The SMs that a green context over `sms` gets.
+    pub(crate) fn green_sms(&self, sms: SmSet) -> SmSet {
+        let more = usize::try_from(self.faults.green_more.unwrap_or(0)).unwrap_or(usize::MAX);
+        let others = self.sms().iter().filter(|sm| !sms.iter().any(|own| own == *sm)).take(more);
+        sms.union(SmSet::of(others))
+    }
+
     /// Refuses an allocation where the environment asked for that.
     pub(crate) fn inject_at_allocation(&self) -> Result<(), Code> {
         let number = self.allocations.fetch_add(1, Relaxed) + 1;

@@ -16,8 +16,8 @@ use crate::output;
 pub mod tenants;
 
 use tenants::{
-    CoverageArguments, KeeperArguments, LogsArguments, NodeArguments, PsArguments, RestartArguments,
-    RunTenantArguments, ShepherdArguments, StopArguments, UpArguments, WhichNode,
+    CoverageArguments, DeviceCommand, KeeperArguments, LogsArguments, NodeArguments, PsArguments,
+    RestartArguments, RunTenantArguments, ShepherdArguments, StopArguments, UpArguments, WhichNode,
 };
 
 /// Share one NVIDIA GPU between services so that each runs as if the others were not there.
@@ -98,7 +98,11 @@ pub enum Command {
     MpsKeeper(KeeperArguments),
     /// Say what the GPU is, as JSON: what a node starts.
     #[command(hide = true)]
-    Device,
+    Device {
+        /// Find something out on it instead.
+        #[command(subcommand)]
+        command: Option<DeviceCommand>,
+    },
     /// Simulate scenarios, and hold the model against measurements.
     Sim {
         /// What to simulate.

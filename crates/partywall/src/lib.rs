@@ -26,6 +26,7 @@ pub use demo::{RecordedDemo, recorded_demo};
 pub use measure::recorded_pictures;
 pub use validation::recorded_validations;
 
+use cli::tenants::DeviceCommand;
 use cli::{Cli, Command, SimCommand};
 use error::Failure;
 
@@ -62,7 +63,8 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Node(arguments) => tenants::node::run(arguments),
         Command::Shepherd(arguments) => tenants::shepherd(arguments),
         Command::MpsKeeper(arguments) => tenants::walls::keep(arguments),
-        Command::Device => tenants::walls::device(),
+        Command::Device { command: None } => tenants::walls::device(),
+        Command::Device { command: Some(DeviceCommand::Meet(arguments)) } => tenants::walls::meet(arguments),
         Command::Sim { command: SimCommand::Run(arguments) } => sim::run(arguments),
         Command::Sim { command: SimCommand::Validate(arguments) } => validation::run(arguments),
         Command::Sim { command: SimCommand::Speed(arguments) } => speed::run(arguments),

@@ -1,6 +1,6 @@
 //! One launcher per kernel, each with what must hold for the kernel to stay inside its buffers.
 
-use partywall_core::units::{Bytes, Nanos};
+use partywall_core::units::Bytes;
 
 use super::Argument::{self, U32, U64};
 use super::{Kernels, Part, Shape, linear_steps};
@@ -119,19 +119,6 @@ pub struct Token {
     pub position: u32,
     /// Which sequence; its number is added to all words.
     pub sequence: u32,
-}
-
-/// Blocks that wait for each other: the part of one launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Meeting {
-    /// Blocks of this launch.
-    pub blocks: u32,
-    /// Shared memory of each.
-    pub shared: Bytes,
-    /// Blocks of all launches that take part.
-    pub expected: u32,
-    /// How long a block waits for the others.
-    pub patience: Nanos,
 }
 
 /// Enough for buffers of any size: the loops of the filling kernels go round.
@@ -476,53 +463,6 @@ impl Kernels {
         let arguments = [part(&cache), U64(cache.quads()), U32(words / 4), part(&sums), U32(sums.slots()?)];
         // SAFETY: it reads as many quads as the part has; sums go to slots that exist; the divisor is not 0.
         unsafe { self.launch("attend", stream, shape, 0, &arguments) }
-    }
-}
-
-/// Placement.
-impl Kernels {
-    /// Adds one to `counts[id]` for each block that runs on the SM `id`; each stays for `stay`. Ids beyond the u32 of
-    /// `counts` are not counted.
-    ///
-    /// # Errors
-    /// What the driver returned.
-    pub fn count_by_sm(
-        &self,
-        stream: &Stream,
-        blocks: u32,
-        counts: Part<'_>,
-        stay: Nanos,
-    ) -> Result<(), DriverError> {
-        let ids = u32::try_from(counts.words()).unwrap_or(u32::MAX);
-        let arguments = [part(&counts), U32(ids), U64(stay.0)];
-        // SAFETY: it adds to words whose index is below the number of words.
-        unsafe { self.launch("count_by_sm", stream, Shape::new(blocks, 32)?, 0, &arguments) }
-    }
-
-    /// Submits blocks that count themselves in the u32 of `arrived` and wait until all have arrived, or patience is over.
-    /// The u32 of `met` counts those that saw it.
-    ///
-    /// With a block for each SM of several disjoint SM sets, each launched into its own set, all meet. Where two sets
-    /// share an SM, and a block takes more than half of an SM's shared memory, some do not.
-    ///
-    /// # Errors
-    /// [`DriverError::OutOfBounds`] where a counter has no room, or what the driver returned: among it that a block
-    /// cannot have so much shared memory.
-    pub fn meet(
-        &self,
-        stream: &Stream,
-        meeting: Meeting,
-        arrived: Part<'_>,
-        met: Part<'_>,
-    ) -> Result<(), DriverError> {
-        arrived.needs("count of arrivals", 4)?;
-        met.needs("count of meetings", 4)?;
-        // The kernel uses four bytes of it.
-        let shared = u32::try_from(meeting.shared.0).unwrap_or(u32::MAX).max(4);
-        self.function("meet")?.0.set_max_dynamic_shared(shared)?;
-        let arguments = [part(&arrived), U32(meeting.expected), U64(meeting.patience.0), part(&met)];
-        // SAFETY: it adds to two u32 for which there is room, and writes to shared memory that it has.
-        unsafe { self.launch("meet", stream, Shape::new(meeting.blocks, 32)?, shared, &arguments) }
     }
 }
 

@@ -61,6 +61,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     kernel("network", "fold", &[D, D, W, D, D]),
     kernel("placement", "count_by_sm", &[D, W, D]),
     kernel("placement", "meet", &[D, W, D, D]),
+    kernel("placement", "stay", &[D, D, D]),
 ];
 
 #[cfg(test)]

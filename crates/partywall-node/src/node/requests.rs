@@ -48,14 +48,18 @@ impl Node<'_> {
                 let wall = Some(wall).filter(|wall| *wall != WallChoice::Auto);
                 self.has_wall(wall)
                     .and_then(|()| self.up(&tenants, &common))
-                    .map(|names| Some(Reply::Done { names }))
+                    .map(|(names, new)| self.once_proven(Reply::Done { names }, new, true, connection))
             }
-            Request::Attach(asked) => self.attach(asked, connection.peer).map(Some),
+            Request::Attach(asked) => self
+                .attach(asked, connection.peer)
+                .map(|(reply, name)| self.once_proven(reply, vec![name], true, connection)),
             Request::Stop { names } => self.stop(&names).map(|names| {
                 connection.waiting = Some(Waiting::Stopped(names));
                 None
             }),
-            Request::Restart { names } => self.restart(&names).map(|names| Some(Reply::Done { names })),
+            Request::Restart { names } => self.restart(&names).map(|names| {
+                self.once_proven(Reply::Done { names: names.clone() }, names, false, connection)
+            }),
             Request::Wait { names } => self.named(&names).map(|names| {
                 connection.waiting = Some(Waiting::Ended(names));
                 None
@@ -113,7 +117,12 @@ impl Node<'_> {
         }
     }
 
-    fn up(&mut self, configs: &[TenantConfig], common: &Common<'_>) -> Result<Vec<String>, Error> {
+    /// Adds tenants; the names of all of them, and of those that are new.
+    fn up(
+        &mut self,
+        configs: &[TenantConfig],
+        common: &Common<'_>,
+    ) -> Result<(Vec<String>, Vec<String>), Error> {
         let mut new = Vec::new();
         let mut names = BTreeSet::new();
         for config in configs {
@@ -150,7 +159,8 @@ impl Node<'_> {
         }
         // Before the answer: what was promised outlives the node.
         self.save();
-        Ok(configs.iter().map(|config| config.name.clone()).collect())
+        let new = new.iter().map(|config| config.name.clone()).collect();
+        Ok((configs.iter().map(|config| config.name.clone()).collect(), new))
     }
 
     /// Adds a tenant that is to be started now, in place of one of its name that has ended.
@@ -207,7 +217,8 @@ impl Node<'_> {
         Ok(())
     }
 
-    fn attach(&mut self, asked: Attach, peer: i32) -> Result<Reply, Error> {
+    /// Adds a tenant that the process which asks will start; its answer and the tenant's name.
+    fn attach(&mut self, asked: Attach, peer: i32) -> Result<(Reply, String), Error> {
         self.has_wall(asked.wall)?;
         let id = self.id();
         let name = asked.name.clone().unwrap_or_else(|| format!("run-{}", id.0));
@@ -224,7 +235,7 @@ impl Node<'_> {
             return Err(Error::Refused(format!("a node keeps at most {MAX_TENANTS} tenants")));
         }
         self.placed(id, (&name, asked.class, asked.share), |node, sms| {
-            node.attach_placed((id, &name), sms, asked, peer)
+            node.attach_placed((id, &name), sms, asked, peer).map(|reply| (reply, name.clone()))
         })
     }
 
@@ -399,6 +410,6 @@ fn check_promise(name: &str, class: Class, slo: Slo, baseline: Baseline) -> Resu
     Ok(())
 }
 
-fn token() -> Result<Token, Error> {
+pub(super) fn token() -> Result<Token, Error> {
     Token::random().map_err(Error::system("drawing a token"))
 }

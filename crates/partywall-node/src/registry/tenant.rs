@@ -44,6 +44,10 @@ pub(crate) struct Tenant {
     pub(crate) processes_total: u64,
     pub(crate) processes_refused: u64,
     pub(crate) restarts: u32,
+    /// Whether it is nobody's tenant, but one of the node's own probes.
+    pub(crate) is_probe: bool,
+    /// Why it is not known that its SMs are its own.
+    pub(crate) sms_problem: Option<String>,
     /// Whether a run of its command has ended, and the next process belongs to a new one.
     pub(crate) over: bool,
     /// Whether a process of this run was seen to be a client of the node's MPS daemon.
@@ -66,6 +70,8 @@ impl Tenant {
             processes_total: 0,
             processes_refused: 0,
             restarts: 0,
+            is_probe: false,
+            sms_problem: None,
             over: false,
             attached: false,
             context: None,
@@ -126,6 +132,7 @@ impl Tenant {
     /// Whether its promises hold, and why not.
     pub(crate) fn guarantee(&self, unknown: u32, uncounted: Bytes) -> (Option<bool>, Vec<String>) {
         let mut reasons: Vec<String> = self.marks.iter().map(|&mark| mark.to_owned()).collect();
+        reasons.extend(self.sms_problem.clone());
         let names = &self.coverage[Disposition::Unknown as usize];
         if !names.is_empty() {
             let some: Vec<_> = names.iter().take(5).map(String::as_str).collect();

@@ -41,8 +41,13 @@ impl State {
             wall_problem: self.attaching.problem(),
             faults: self.faults.faults,
             recover_ns: self.faults.recover,
-            tenants: self.tenants.iter().map(|(&id, tenant)| self.tenant_view(id, tenant)).collect(),
+            tenants: self.told().map(|(&id, tenant)| self.tenant_view(id, tenant)).collect(),
         }
+    }
+
+    /// Tenants that are somebody's.
+    fn told(&self) -> impl Iterator<Item = (&TenantId, &Tenant)> {
+        self.tenants.iter().filter(|(_, tenant)| !tenant.is_probe)
     }
 
     fn members(&self, id: TenantId) -> impl Iterator<Item = (u64, &Connection, &Member)> {

@@ -17,6 +17,7 @@ use crate::clock;
 use crate::error::Error;
 use crate::folder::Folder;
 use crate::process::Identity;
+use crate::proof::MpsPlace;
 
 /// How long a daemon has to answer a question.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
@@ -32,6 +33,7 @@ pub(super) struct Mps {
     /// Whether the keeper is a child of this process, which has to take note of its end.
     ours: bool,
     contact: Contact,
+    place: MpsPlace,
     /// When the node began with it.
     since: Nanos,
 }
@@ -43,7 +45,8 @@ impl Mps {
         let fd = keeper.open()?;
         // Without the program nothing can be asked, and the daemon can still be stopped.
         let contact = Contact::new(control.unwrap_or(Path::new("")), &folder.mps(), ANSWER_LIMIT);
-        Some(Self { keeper, fd, ours: false, contact, since: clock::now() })
+        let place = MpsPlace { control: control.unwrap_or(Path::new("")).to_owned(), folder: folder.mps() };
+        Some(Self { keeper, fd, ours: false, contact, place, since: clock::now() })
     }
 
     /// A new one.
@@ -66,7 +69,8 @@ impl Mps {
         match found.filter(|_| said == UP) {
             Some((keeper, fd)) => {
                 let contact = Contact::new(control, &site.folder.mps(), ANSWER_LIMIT);
-                Ok(Self { keeper, fd, ours: true, contact, since: clock::now() })
+                let place = MpsPlace { control: control.to_owned(), folder: site.folder.mps() };
+                Ok(Self { keeper, fd, ours: true, contact, place, since: clock::now() })
             }
             None => {
                 // It has said why and ends, or has ended without a word.
@@ -79,6 +83,10 @@ impl Mps {
 
     pub(super) fn contact(&self) -> &Contact {
         &self.contact
+    }
+
+    pub(super) fn place(&self) -> MpsPlace {
+        self.place.clone()
     }
 
     /// What becomes readable when the keeper has ended, and the daemon with it.

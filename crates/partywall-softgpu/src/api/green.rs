@@ -75,7 +75,7 @@ api! {
         let sms = *process.objects.descriptions.get(description).map_err(|_| Code::INVALID_VALUE)?;
         // A view of the primary context, which it keeps.
         process.retain_primary()?;
-        let green = Context::new(context::Kind::Green, sms, 0, None);
+        let green = Context::new(context::Kind::Green, process.green_sms(sms), 0, None);
         place.set(green.handle)?;
         process.objects.contexts.put(green.handle, green);
         Ok(())
@@ -181,7 +181,9 @@ fn split(
     if wanted == 0 {
         return Err(Code::INVALID_RESOURCE_CONFIGURATION);
     }
-    let members: Vec<u32> = sms.iter().collect();
+    let mut members: Vec<u32> = sms.iter().collect();
+    let from = usize::try_from(process.split_from()).unwrap_or(0) % members.len().max(1);
+    members.rotate_left(from);
     for (index, group) in members.chunks_exact(size as usize).take(wanted as usize).enumerate() {
         groups.at(index).set(resource(process, SmSet::of(group.iter().copied())))?;
     }

@@ -15,6 +15,11 @@ pub struct Faults {
     pub hang_at_launch: Option<u64>,
     /// `device-lost-after=N`: the device falls off the bus at the launch after the first N, for all processes.
     pub device_lost_after: Option<u64>,
+    /// `split-from=N`: groups of SMs are counted from SM N on, and around: as if the driver did not split the SMs of the device
+    /// in every process the same way.
+    pub split_from: Option<u64>,
+    /// `green-more=N`: a green context runs on N SMs more than were asked for.
+    pub green_more: Option<u64>,
 }
 
 impl FromStr for Faults {
@@ -25,7 +30,7 @@ impl FromStr for Faults {
         for part in text.split(['|', ',']).map(str::trim).filter(|part| !part.is_empty()) {
             let wrong = || {
                 format!(
-                    "`{part}` is not a fault; write oom-after=N, illegal-access-at-launch=N, assert-at-launch=N, hang-at-launch=N or device-lost-after=N, with | between them"
+                    "`{part}` is not a fault; write oom-after=N, illegal-access-at-launch=N, assert-at-launch=N, hang-at-launch=N, device-lost-after=N, split-from=N or green-more=N, with | between them"
                 )
             };
             let (name, count) = part.split_once('=').ok_or_else(wrong)?;
@@ -36,6 +41,8 @@ impl FromStr for Faults {
                 "assert-at-launch" => &mut faults.assert_at_launch,
                 "hang-at-launch" => &mut faults.hang_at_launch,
                 "device-lost-after" => &mut faults.device_lost_after,
+                "split-from" => &mut faults.split_from,
+                "green-more" => &mut faults.green_more,
                 _ => return Err(wrong()),
             };
             *place = Some(count);

@@ -4,10 +4,13 @@
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// The first word of a file that is complete: `PWSOFT` and the version of the layout.
-pub(crate) const MAGIC: u64 = 0x5057_534f_4654_0001;
+pub(crate) const MAGIC: u64 = 0x5057_534f_4654_0002;
 
 /// Processes that can hold contexts at a time. Four times what is promised; the table is still small.
 pub(crate) const PROCESSES_MAX: usize = 256;
+
+/// SMs of a device at most.
+pub(crate) const SMS_MAX: usize = 64 * crate::context::SM_WORDS;
 
 /// The whole file.
 #[repr(C)]
@@ -22,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) turns: Turns,
     pub(crate) totals: Totals,
     pub(crate) entries: [Entry; PROCESSES_MAX],
+    /// Whose block fills each SM: the pid in the upper half, the index of its entry and one in the lower; 0 for nobody's.
+    pub(crate) filled: [AtomicU64; SMS_MAX],
 }
 
 /// One direction of the link to the host.
@@ -89,6 +94,7 @@ mod tests {
         assert_eq!(offset_of!(Shared, turns), 64);
         assert_eq!(offset_of!(Shared, totals), 104);
         assert_eq!(offset_of!(Shared, entries), 136);
-        assert_eq!(size_of::<Shared>(), 136 + 80 * PROCESSES_MAX);
+        assert_eq!(offset_of!(Shared, filled), 136 + 80 * PROCESSES_MAX);
+        assert_eq!(size_of::<Shared>(), 136 + 80 * PROCESSES_MAX + 8 * SMS_MAX);
     }
 }

@@ -1,14 +1,12 @@
 //! `kernels/placement.cu`: where blocks run.
 //!
-//! Blocks go to the SMs of the launch in turn. Only `meet` occupies them: an SM that a block with more than half of the shared
-//! memory holds takes no second such block, also not one of another launch of this process, until the first is done.
-
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+//! Blocks go to the SMs of the launch in turn. Only `meet` and `stay` occupy them: an SM that a block with more than half of the
+//! shared memory fills takes no second such block, also not one of another launch or process, until the first is done
+//! ([`Device::fill_sms`](crate::device::Device)).
 
 use super::{Arguments, Cost, Grid, Prepared};
 use crate::clock;
-use crate::context::{SM_WORDS, SmSet};
+use crate::context::SmSet;
 use crate::error::Code;
 use crate::process::Process;
 
@@ -17,6 +15,15 @@ const BLOCKS_PER_SM: u64 = 32;
 
 /// More dynamic shared memory than this, and an SM holds one block: half of the least that an SM has, 100 KiB.
 const HALF_OF_SHARED: u32 = 50 << 10;
+
+/// How often blocks look whether they may leave, and those that wait for an SM whether there is one, nanoseconds.
+const LOOK_NS: u64 = 20_000;
+const ROOM_NS: u64 = 200_000;
+
+/// What `stay` says of a block.
+const THERE: u32 = 1;
+const LEFT: u32 = 2;
+const GAVE_UP: u32 = 3;
 
 pub(super) fn count_by_sm<'a>(args: &mut Arguments<'a>, grid: &Grid) -> Result<Prepared<'a>, Code> {
     let (counts, ids, stay) = (args.u64()?, args.u32()?, args.u64()?);
@@ -41,78 +48,98 @@ pub(super) fn meet<'a>(
     let arrived = args.words::<u32>(1)?;
     let (expected, patience) = (args.u32()?, args.u64()?);
     let met = args.words::<u32>(1)?;
-    let grid = *grid;
-    let work = move || {
-        let alone = grid.shared > HALF_OF_SHARED;
-        let mut left = grid.blocks;
-        while left > 0 && process.check().is_ok() {
-            let held = if alone { hold(grid.sms, left) } else { SmSet::NONE };
-            let here = if alone {
-                u64::from(held.count())
-            } else {
-                left.min(u64::from(grid.sms.count()) * BLOCKS_PER_SM)
-            };
-            if here == 0 {
-                wait_for_room();
-                continue;
-            }
-            arrived.add(0, here as u32);
-            let end = clock::now() + patience;
-            let all = loop {
-                if arrived.load(0) >= expected {
-                    break true;
-                }
-                if clock::now() >= end {
-                    break false;
-                }
-                clock::pause(20_000);
-            };
-            if all {
-                met.add(0, here as u32);
-            }
-            let_go(held);
-            left -= here;
+    let told = {
+        let arrived = arrived.clone();
+        move || arrived.load(0) >= expected
+    };
+    let arrive = move |_block| {
+        arrived.add(0, 1);
+    };
+    let leave = move |_block, told: bool| {
+        if told {
+            met.add(0, 1);
         }
     };
-    Ok(Prepared { waits: true, ..Prepared::new(Cost::default(), work) })
+    let blocks = Blocks { grid: *grid, patience, arrive, told, leave };
+    Ok(Prepared { waits: true, ..Prepared::new(Cost::default(), move || blocks.run(process)) })
 }
 
-/// SMs that blocks of this process fill.
-static HELD: Mutex<SmSet> = Mutex::new(SmSet::NONE);
-static FREED: Condvar = Condvar::new();
-
-/// Takes up to `most` SMs of a set that nobody holds.
-fn hold(sms: SmSet, most: u64) -> SmSet {
-    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-    let free = SmSet(std::array::from_fn::<u64, SM_WORDS, _>(|word| sms.0[word] & !held.0[word]));
-    let taken = SmSet::of(free.iter().take(usize::try_from(most).unwrap_or(usize::MAX)));
-    *held = held.union(taken);
-    taken
+pub(super) fn stay<'a>(
+    args: &mut Arguments<'a>,
+    grid: &Grid,
+    process: &'a Process,
+) -> Result<Prepared<'a>, Code> {
+    let states = args.words::<u32>(grid.blocks)?;
+    let (go, patience) = (args.words::<u32>(1)?, args.u64()?);
+    let ended = states.clone();
+    let told = move || go.load(0) != 0;
+    let arrive = move |block| states.put(block, THERE);
+    let leave = move |block, told: bool| ended.put(block, if told { LEFT } else { GAVE_UP });
+    let blocks = Blocks { grid: *grid, patience, arrive, told, leave };
+    Ok(Prepared { waits: true, ..Prepared::new(Cost::default(), move || blocks.run(process)) })
 }
 
-fn let_go(sms: SmSet) {
-    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-    *held = SmSet(std::array::from_fn(|word| held.0[word] & !sms.0[word]));
-    FREED.notify_all();
+/// Blocks that stay until they are told to leave, or their patience is over.
+struct Blocks<A, T, L> {
+    grid: Grid,
+    /// Nanoseconds.
+    patience: u64,
+    arrive: A,
+    told: T,
+    /// Gets whether the block was told to.
+    leave: L,
 }
 
-fn wait_for_room() {
-    let held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-    drop(FREED.wait_timeout(held, Duration::from_millis(5)));
+/// A block that is there.
+struct Block {
+    number: u64,
+    /// The SM that it fills, if it does.
+    sm: Option<u32>,
+    until: u64,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl<A: Fn(u64), T: Fn() -> bool, L: Fn(u64, bool)> Blocks<A, T, L> {
+    fn run(self, process: &Process) {
+        let mut there: Vec<Block> = Vec::new();
+        let (mut next, mut look_at) = (0, 0);
+        while (next < self.grid.blocks || !there.is_empty()) && process.check().is_ok() {
+            let now = clock::now();
+            if next < self.grid.blocks && now >= look_at {
+                look_at = now + ROOM_NS;
+                for sm in self.room(process, self.grid.blocks - next, there.len() as u64) {
+                    there.push(Block { number: next, sm, until: now + self.patience });
+                    (self.arrive)(next);
+                    next += 1;
+                }
+            }
+            let told = (self.told)();
+            let gone: Vec<Block> =
+                there.extract_if(.., |block| told || clock::now() >= block.until).collect();
+            gone.iter().for_each(|block| (self.leave)(block.number, told));
+            empty(process, &gone);
+            if gone.is_empty() {
+                clock::pause(LOOK_NS);
+            } else {
+                look_at = 0;
+            }
+        }
+        empty(process, &there);
+    }
 
-    #[test]
-    fn an_sm_is_held_once() {
-        // SMs that no other test uses.
-        let first = hold(SmSet::of(200..210), 20);
-        assert_eq!(first.count(), 10);
-        assert_eq!(hold(SmSet::of(205..215), 20), SmSet::of(210..215));
-        let_go(SmSet::of(200..215));
-        assert_eq!(hold(SmSet::of(200..210), 3).count(), 3);
-        let_go(SmSet::of(200..210));
+    /// Where up to `most` more blocks go now.
+    fn room(&self, process: &Process, most: u64, there: u64) -> Vec<Option<u32>> {
+        if self.grid.shared > HALF_OF_SHARED {
+            // Where the lock cannot be taken, the folder is gone, and with it everybody else.
+            let taken = process.device.fill_sms(self.grid.sms, most).unwrap_or(SmSet::NONE);
+            return taken.iter().map(Some).collect();
+        }
+        let room = (u64::from(self.grid.sms.count()) * BLOCKS_PER_SM).saturating_sub(there);
+        vec![None; most.min(room) as usize]
+    }
+}
+
+fn empty(process: &Process, blocks: &[Block]) {
+    if !blocks.is_empty() {
+        let _ = process.device.empty_sms(SmSet::of(blocks.iter().filter_map(|block| block.sm)));
     }
 }

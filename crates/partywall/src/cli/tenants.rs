@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use partywall_core::config::{MAX_WEIGHT, WallChoice, is_tenant_name};
 use partywall_core::tenant::{Class, Share, Slo};
 use partywall_core::units::{Bytes, Nanos};
+use partywall_driver::green::GroupSet;
 use partywall_node::arbiter::CopyOptions;
 use partywall_node::arbiter::squeeze::LaunchOptions;
 
@@ -209,6 +210,31 @@ pub struct KeeperArguments {
     /// The GPU that the daemon serves. Default: all.
     #[arg(long, value_name = "UUID")]
     pub gpu_uuid: Option<String>,
+}
+
+/// What is found out on the GPU.
+#[derive(Debug, Subcommand)]
+pub enum DeviceCommand {
+    /// Find out whether SM sets are their owners' own, as JSON: what a node starts.
+    Meet(MeetArguments),
+}
+
+/// `partywall device meet`.
+#[derive(Debug, Args)]
+#[group(required = true)]
+pub struct MeetArguments {
+    /// A file that says which sets, as JSON.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["probe", "groups", "patience"])]
+    pub task: Option<PathBuf>,
+    /// Be a process that fills so many SMs when it is told to on standard input.
+    #[arg(long, value_name = "SMS")]
+    pub probe: Option<u32>,
+    /// The groups of SMs that it confines itself to, such as 0-31.
+    #[arg(long, value_name = "GROUPS", requires = "probe")]
+    pub groups: Option<GroupSet>,
+    /// How long its blocks stay when nobody releases them. Default: as long as a proof needs.
+    #[arg(long, value_name = "TIME", requires = "probe")]
+    pub patience: Option<Nanos>,
 }
 
 /// `partywall shepherd`.

@@ -1,10 +1,12 @@
 //! What a node starts for its wall: the keeper of an MPS daemon, and a look at the GPU.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use partywall_core::config::{Config, WallChoice};
 use partywall_core::guarantee::Reason;
+use partywall_core::sm_proof::PATIENCE;
 use partywall_core::sm_sets::Line;
 use partywall_driver::error::DriverError;
 use partywall_driver::library::Cuda;
@@ -14,10 +16,11 @@ use partywall_node::client::Client;
 use partywall_node::control::{Reply, Request};
 use partywall_node::error::Error;
 use partywall_node::folder::Folder;
+use partywall_node::proof::{Task, probe, prover};
 use partywall_node::walls::{self, Device, keeper};
 
 use super::{promise, say, variable};
-use crate::cli::tenants::KeeperArguments;
+use crate::cli::tenants::{KeeperArguments, MeetArguments};
 use crate::error::Failure;
 use crate::output;
 
@@ -49,6 +52,26 @@ pub(crate) fn device() -> Result<(), Failure> {
     };
     let device = look().map_err(|error| Failure::machine(error, None))?;
     output::print(&output::json(&device)?)
+}
+
+/// `partywall device meet`.
+pub(crate) fn meet(arguments: &MeetArguments) -> Result<(), Failure> {
+    if let Some(sms) = arguments.probe {
+        // Not the buffered one: what is in a buffer is not seen by waiting.
+        let input = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).map_err(std::io::Error::from);
+        let input = File::from(input.map_err(Failure::internal)?);
+        let mut output = std::io::stdout().lock();
+        let (set, patience) = ((sms, arguments.groups.as_ref()), arguments.patience.unwrap_or(PATIENCE));
+        return Ok(probe::run(set, patience, input, &mut output)?);
+    }
+    let Some(path) = &arguments.task else { return Ok(()) };
+    let unusable = |error: &dyn std::fmt::Display| {
+        Failure::input(format!("{} is no task for a proof: {error}", path.display()))
+    };
+    let text = std::fs::read(path).map_err(|error| unusable(&error))?;
+    let task: Task = serde_json::from_slice(&text).map_err(|error| unusable(&error))?;
+    let exe = std::env::current_exe().map_err(Failure::internal)?;
+    output::print(&output::json(&prover::run(&task, &exe))?)
 }
 
 /// The program that starts and asks MPS daemons, if it is on the PATH.

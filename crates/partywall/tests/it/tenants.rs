@@ -8,6 +8,7 @@ mod gpus;
 mod home;
 mod kills;
 mod promises;
+mod proofs;
 mod recovery;
 mod steps;
 mod walls;

@@ -100,6 +100,12 @@ impl Home {
         self.scratch.path()
     }
 
+    /// The program that starts and asks MPS daemons of its own GPU.
+    pub(super) fn mps_control(&self) -> PathBuf {
+        let path = &self.own.as_ref().unwrap()["PATH"];
+        partywall_driver::mps::find_control(Some(OsStr::new(path))).unwrap()
+    }
+
     pub(super) fn partywall(&self, arguments: &[&str]) -> Command {
         self.program(Path::new(env!("CARGO_BIN_EXE_partywall")), arguments)
     }

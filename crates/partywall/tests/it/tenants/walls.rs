@@ -11,7 +11,7 @@ use super::home::{Home, is_alive, kill, until};
 use crate::text;
 
 /// A tenant that holds GPU memory and waits; `before` is put before its program.
-fn worker(home: &Home, name: &str, before: &str, more: &str) -> String {
+pub(super) fn worker(home: &Home, name: &str, before: &str, more: &str) -> String {
     home.tenant(
         name,
         &format!("tail -f /dev/null | {before} partywall tenant copies-h2d:be,size=64KiB"),
@@ -19,12 +19,12 @@ fn worker(home: &Home, name: &str, before: &str, more: &str) -> String {
     )
 }
 
-fn walled(wall: &str, tenants: &[String]) -> String {
+pub(super) fn walled(wall: &str, tenants: &[String]) -> String {
     format!("gpu.wall = \"{wall}\"\n{}", tenants.concat())
 }
 
 /// Who keeps the node's MPS daemon, and the daemon.
-fn daemon(home: &Home) -> (i32, i32) {
+pub(super) fn daemon(home: &Home) -> (i32, i32) {
     let kept: Value = serde_json::from_slice(&fs::read(home.path().join("node/mps.json")).unwrap()).unwrap();
     let number = |value: &Value| i32::try_from(value.as_i64().unwrap()).unwrap();
     (number(&kept["keeper"]["pid"]), number(&kept["daemon"]))
@@ -32,24 +32,24 @@ fn daemon(home: &Home) -> (i32, i32) {
 
 /// Nothing of a daemon is left.
 #[track_caller]
-fn no_daemon(home: &Home, (keeper, daemon): (i32, i32)) {
+pub(super) fn no_daemon(home: &Home, (keeper, daemon): (i32, i32)) {
     until("the daemon is gone", || !is_alive(daemon) && !is_alive(keeper));
     assert!(!home.path().join("node/mps").exists() && !home.path().join("node/mps.json").exists());
 }
 
 #[track_caller]
-fn refused(output: &Output, parts: &[&str]) {
+pub(super) fn refused(output: &Output, parts: &[&str]) {
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
     parts.iter().for_each(|part| assert!(message.contains(part), "`{part}` is not in: {message}"));
 }
 
-fn log(home: &Home, name: &str) -> String {
+pub(super) fn log(home: &Home, name: &str) -> String {
     fs::read_to_string(home.path().join("node/tenants").join(name).join("log")).unwrap_or_default()
 }
 
 /// First SM and the one behind the last, by tenant.
-fn sets(home: &Home) -> Vec<(String, u64, u64)> {
+pub(super) fn sets(home: &Home) -> Vec<(String, u64, u64)> {
     let number = |value: &Value| value.as_u64().unwrap();
     let placed = home.reports().into_iter().filter(|report| report["sms"].is_object()).map(|report| {
         let set = &report["sms"];
