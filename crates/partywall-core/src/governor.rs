@@ -35,7 +35,7 @@
 //!
 //! # Scenarios
 //!
-//! - S1: nobody has a promise: the freest setting, at once.
+//! - S1: nobody has a promise: the setting that the caller gave for that, at once.
 //! - S2: all settings keep the promise: all are tried, and the one with most progress is used.
 //! - S3: a setting that does not is left after a few requests, and others are used.
 //! - S4: in use, requests begin to be beyond: back to the next best, or to the safest.
@@ -149,6 +149,8 @@ struct Setting {
 #[derive(Debug, Clone)]
 pub struct Governor {
     settings: Vec<Setting>,
+    /// The setting where nobody has a promise.
+    without: usize,
     /// By tenant with a promise: what has been seen under the present setting.
     promises: BTreeMap<TenantId, Promise>,
     at: usize,
@@ -164,13 +166,15 @@ struct Promise {
 }
 
 impl Governor {
-    /// For so many settings, at least one; the freest is used until somebody has a promise.
-    pub fn new(settings: usize) -> Self {
+    /// For so many settings, at least one; `without` is used while nobody has a promise.
+    pub fn new(settings: usize, without: usize) -> Self {
         let count = settings.max(1);
+        let without = without.min(count - 1);
         Self {
             settings: vec![Setting { retry: RETRY_FIRST, ..Setting::default() }; count],
+            without,
             promises: BTreeMap::new(),
-            at: count - 1,
+            at: without,
             on_trial: false,
             since: Nanos::ZERO,
             launches: 0,
@@ -220,7 +224,7 @@ impl Governor {
         for setting in &mut self.settings {
             *setting = Setting { retry: RETRY_FIRST, ..Setting::default() };
         }
-        let to = if self.promises.is_empty() { self.settings.len() - 1 } else { 0 };
+        let to = if self.promises.is_empty() { self.without } else { 0 };
         self.go(now, to, !self.promises.is_empty(), actions);
     }
 

@@ -37,7 +37,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use crate::clock;
 use crate::leases::ProcessId;
 use room::Room;
-use squeeze::{LaunchOptions, Squeeze};
+use squeeze::{LaunchOptions, Setting, Squeeze};
 use turns::{Grant, Turns};
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ pub enum OptionsError {
     Part(String),
     /// The same about launches.
     #[error(
-        "`{0}` says nothing about launches; write off, or chunks=2, chunk=100us, launches=16, release=50us with commas between"
+        "`{0}` says nothing about launches; write off, or chunks=2, chunk=100us, launches=16, release=50us, fixed with commas between"
     )]
     Launches(String),
     /// A value that is none.
@@ -174,6 +174,7 @@ enum Command {
     NoTenant { id: TenantId },
     Process { process: ProcessId, tenant: TenantId, page: Arc<Mapped>, bell: OwnedFd, watch: Arc<CopyWatch> },
     NoProcess { process: ProcessId },
+    Steer { setting: Setting },
     HoldUntil { at: Nanos },
 }
 
@@ -244,6 +245,11 @@ impl Arbiter {
     /// Best-effort processes launch nothing until then, whoever is at work. A time that is over ends it.
     pub fn hold_until(&self, at: Nanos) {
         self.send(Command::HoldUntil { at });
+    }
+
+    /// Best-effort processes have this from now on.
+    pub fn steer(&self, setting: Setting) {
+        self.send(Command::Steer { setting });
     }
 
     fn send(&self, command: Command) {
@@ -364,6 +370,7 @@ impl Thread {
                 }
                 Command::NoProcess { process } => self.forget(now, process),
                 Command::HoldUntil { at } => self.squeeze.hold_until(now, at),
+                Command::Steer { setting } => self.squeeze.set(setting),
             }
             self.publish();
         }

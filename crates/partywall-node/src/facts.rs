@@ -9,6 +9,7 @@ use partywall_core::tenant::{Class, Share, TenantId};
 use partywall_core::units::{Bytes, Nanos};
 use serde::Serialize;
 
+use crate::arbiter::squeeze::Setting;
 use crate::promise::PromiseFacts;
 use crate::tenant::TenantFacts;
 
@@ -33,6 +34,8 @@ pub struct NodeView {
     pub contexts: Contexts,
     /// How copies are decided about.
     pub copies: CopyView,
+    /// What best-effort tenants may launch; `None` where their launches are not decided about.
+    pub launches: Option<SteeringView>,
     /// What stands between tenants besides memory and copies.
     pub wall: WallChoice,
     /// Why it does not stand any more.
@@ -56,6 +59,17 @@ pub enum Contexts {
         /// Why they are not measured.
         reason: String,
     },
+}
+
+/// What best-effort tenants may launch, and how that is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SteeringView {
+    /// Whether somebody has a promise, for which it is sought.
+    pub steered: bool,
+    /// Whether the setting is on trial: it is not known yet whether promises are kept with it.
+    pub on_trial: bool,
+    /// What holds now.
+    pub setting: Option<Setting>,
 }
 
 /// How copies are decided about.
@@ -284,6 +298,7 @@ pub(crate) mod tests {
                 direct_max_ls_bytes: Bytes(0),
                 direct_max_be_bytes: Bytes(0),
             },
+            launches: None,
             wall: WallChoice::Auto,
             wall_problem: None,
             faults: 1,

@@ -21,6 +21,7 @@ mod requests;
 mod serve;
 mod signs;
 mod state;
+mod steering;
 mod tenant;
 mod views;
 
@@ -169,7 +170,7 @@ impl Registry {
             Measuring::new(watcher, first, options.context_estimate),
             Attaching::new(options.wall, options.clients)?,
         )?;
-        state.promises = Promises::new(options.news);
+        state.promises = Promises::new(options.news, &options.launches);
         let listener = Listener::bind(socket).map_err(io::Error::other)?;
         let bell = state.signs.bell();
         let shared = Arc::new(Shared { state: Mutex::new(state), bell });

@@ -28,7 +28,7 @@ struct World {
 
 impl World {
     fn new(settings: &[(f64, u64)]) -> Self {
-        let governor = Governor::new(settings.len());
+        let governor = Governor::new(settings.len(), settings.len() - 1);
         let settings = settings.to_vec();
         Self { governor, settings, now: Nanos::ZERO, chance: Chance(7), told: Vec::new(), late: 0 }
     }
@@ -57,7 +57,9 @@ impl World {
 }
 
 #[test]
-fn s1_without_promises_the_freest_is_used() {
+fn s1_without_promises_the_given_one_is_used() {
+    assert_eq!(Governor::new(3, 1).setting(), 1);
+    assert_eq!(Governor::new(0, 9).setting(), 0);
     let mut world = World::new(&[(0.0, 300), (0.5, 900)]);
     assert_eq!(world.governor.setting(), 1);
     world.go_on(5, &[LS]);

@@ -27,8 +27,10 @@
 //! - S4: processes that come or go: who comes in between holds as well, and one that dies active does not leave others held.
 //! - S5: tenants of one class alone: nobody holds.
 //! - S6: something is measured: best-effort processes hold, also those that come, until the time is over.
+//! - S7: the setting changes: who is held, and how long chunks are, changes at once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,6 +39,7 @@ use partywall_core::sm_arbiter::{Action, Config, Event, Follow, Policy, Seat, Sm
 use partywall_core::tenant::{Class, TenantId};
 use partywall_core::units::{Nanos, SmCount};
 use partywall_shim_api::page::{CHUNKS, HOLD_MEASURING, Mapped};
+use serde::Serialize;
 
 use super::{OptionsError, value};
 use crate::leases::ProcessId;
@@ -47,7 +50,7 @@ mod tests;
 /// How long a process can be active at a time.
 pub const LIMIT: Nanos = Nanos::from_millis(500);
 
-/// Whether launches are decided about, and how, as in `chunks=2,chunk=100us,launches=16,release=50us`, each part optional, or `off`.
+/// Whether launches are decided about, and how, as in `chunks=2,chunk=100us,launches=16,release=50us,fixed`, each part optional, or `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaunchOptions {
     /// Whether they are at all; otherwise they go straight to the driver, and are counted.
@@ -60,6 +63,47 @@ pub struct LaunchOptions {
     pub launches: u32,
     /// How long latency-sensitive tenants must have been idle before best-effort ones go on.
     pub release: Nanos,
+    /// Whether best-effort tenants are given more or less room ([`Setting`]) as promises allow; otherwise what is said here stays.
+    pub steered: bool,
+}
+
+/// What can be changed while tenants run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// Whether best-effort tenants hold while latency-sensitive ones are active.
+    pub hold: bool,
+    /// How long the device is to be busy with a chunk.
+    #[serde(rename = "chunk_ns")]
+    pub chunk: Nanos,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let held = if self.hold { "held for requests" } else { "not held" };
+        match self.chunk {
+            Nanos::ZERO => write!(f, "{held}, chunks of any length"),
+            chunk => write!(f, "{held}, chunks of {} us", chunk.0 / 1_000),
+        }
+    }
+}
+
+impl LaunchOptions {
+    /// What holds at first, and where nobody has a promise.
+    pub const fn setting(&self) -> Setting {
+        Setting { hold: true, chunk: self.chunk }
+    }
+
+    /// What can be steered to, the safest first: shorter chunks cost a neighbour's request less and the best-effort tenant more;
+    /// not to hold at all may be right beside launches that take next to nothing from others.
+    pub fn settings(&self) -> Vec<Setting> {
+        let chunk = self.chunk.0;
+        let held = [chunk / 4, chunk / 2, chunk, chunk.saturating_mul(4)].map(|chunk| (true, chunk));
+        let free = [chunk, chunk.saturating_mul(4)].map(|chunk| (false, chunk));
+        let mut settings: Vec<Setting> =
+            held.into_iter().chain(free).map(|(hold, chunk)| Setting { hold, chunk: Nanos(chunk) }).collect();
+        settings.dedup();
+        settings
+    }
 }
 
 impl Default for LaunchOptions {
@@ -70,6 +114,7 @@ impl Default for LaunchOptions {
             chunk: Nanos::from_micros(100),
             launches: 16,
             release: Nanos::from_micros(50),
+            steered: true,
         }
     }
 }
@@ -86,6 +131,7 @@ impl FromStr for LaunchOptions {
                 Some(("chunk", time)) => options.chunk = value(part, time)?,
                 Some(("launches", count)) => options.launches = value(part, count)?,
                 Some(("release", time)) => options.release = value(part, time)?,
+                None if part == "fixed" => options.steered = false,
                 _ => return Err(OptionsError::Launches(part.to_owned())),
             }
         }
@@ -117,6 +163,7 @@ struct Process {
 #[derive(Debug)]
 pub struct Squeeze {
     options: LaunchOptions,
+    setting: Setting,
     processes: BTreeMap<ProcessId, Process>,
     /// `None` while there are not tenants of both classes, and beyond the number of tenants that it takes.
     arbiter: Option<SmArbiter>,
@@ -133,6 +180,7 @@ impl Squeeze {
     pub fn new(options: LaunchOptions) -> Self {
         Self {
             options,
+            setting: options.setting(),
             processes: BTreeMap::new(),
             arbiter: None,
             active: BTreeSet::new(),
@@ -154,7 +202,7 @@ impl Squeeze {
         let node = &process.page.node;
         node.hold.store(self.hold(&process), Ordering::Relaxed);
         node.launches_per_chunk.store(self.options.launches, Ordering::Relaxed);
-        node.chunk_ns.store(u32::try_from(self.options.chunk.0).unwrap_or(u32::MAX), Ordering::Relaxed);
+        node.chunk_ns.store(self.chunk_ns(), Ordering::Relaxed);
         node.chunks_max.store(self.options.chunks, Ordering::Release);
         self.processes.insert(id, process);
         if is_new {
@@ -211,6 +259,20 @@ impl Squeeze {
     pub fn hold_until(&mut self, now: Nanos, at: Nanos) {
         self.measuring = Some(at).filter(|at| *at > now);
         self.tell();
+    }
+
+    /// Best-effort processes have this from now on.
+    pub fn set(&mut self, setting: Setting) {
+        self.setting = setting;
+        let chunk = self.chunk_ns();
+        self.processes
+            .values()
+            .for_each(|process| process.page.node.chunk_ns.store(chunk, Ordering::Relaxed));
+        self.tell();
+    }
+
+    fn chunk_ns(&self) -> u32 {
+        u32::try_from(self.setting.chunk.0).unwrap_or(u32::MAX)
     }
 
     /// When there is something to do even if nobody moves.
@@ -294,7 +356,7 @@ impl Squeeze {
         match process.class {
             Class::LatencySensitive => 0,
             Class::BestEffort if self.measuring.is_some() => HOLD_MEASURING,
-            Class::BestEffort => u32::from(self.holding.contains(&process.tenant)),
+            Class::BestEffort => u32::from(self.setting.hold && self.holding.contains(&process.tenant)),
         }
     }
 }

@@ -19,6 +19,9 @@ use partywall_core::units::Nanos;
 
 use super::requests::{Ended, Requests, Work};
 use super::state::State;
+use super::steering::{Seen, Steering};
+use crate::arbiter::squeeze::LaunchOptions;
+use crate::facts::SteeringView;
 use crate::promise::{BreakFacts, Cause, PromiseFacts};
 use crate::tenant::TenantSpec;
 
@@ -29,7 +32,7 @@ pub(super) const LOOK: Nanos = Nanos::from_millis(20);
 const LEASE: Nanos = Nanos::from_millis(300);
 
 /// All promises.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Promises {
     /// Who gets a line when something happens.
     news: Option<Sender<String>>,
@@ -43,11 +46,26 @@ pub(super) struct Promises {
     last_work: Nanos,
     /// Until when best-effort tenants were last asked to hold.
     held_until: Nanos,
+    steering: Steering,
 }
 
 impl Promises {
-    pub(super) fn new(news: Option<Sender<String>>) -> Self {
-        Self { news, ..Self::default() }
+    pub(super) fn new(news: Option<Sender<String>>, launches: &LaunchOptions) -> Self {
+        Self {
+            news,
+            trackers: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            work: BTreeMap::new(),
+            last_look: Nanos::ZERO,
+            last_work: Nanos::ZERO,
+            held_until: Nanos::ZERO,
+            steering: Steering::new(launches),
+        }
+    }
+
+    /// How best-effort tenants are steered.
+    pub(super) fn steering(&self) -> SteeringView {
+        self.steering.view()
     }
 
     pub(super) fn add_tenant(&mut self, spec: &TenantSpec) {
@@ -136,12 +154,14 @@ impl State {
             nonsense.extend(look.nonsense.then_some(*tenant));
         }
         // Whoever has come or gone since the requests were read has not been beside them.
-        let mut at_work = BTreeMap::new();
+        let (mut at_work, mut launches) = (BTreeMap::new(), 0u64);
         for (number, (tenant, work)) in &mut promises.work {
             let Some(connection) = self.connections.get(number) else { continue };
             // One that does not speak any more may have another page by now, or none.
             let is_mute = connection.socket.is_none();
-            if connection.member().is_some_and(|member| work.look(&member.page) || is_mute) {
+            let was_at_work = connection.member().is_some_and(|member| work.look(&member.page) || is_mute);
+            launches = launches.saturating_add(work.launches());
+            if was_at_work {
                 at_work.insert(*tenant, now.saturating_sub(promises.last_look));
             }
         }
@@ -166,6 +186,7 @@ impl State {
         }
         nonsense.into_iter().for_each(|id| self.mark(id, "a process wrote into its page what cannot be"));
         self.hold_for_baselines(now);
+        self.steer(now, launches);
         said.iter().for_each(|(&id, happenings)| self.announce(id, happenings));
     }
 
@@ -179,6 +200,40 @@ impl State {
         self.promises.held_until = if wanted { now.saturating_add(LEASE) } else { now };
         if let Some(arbiter) = &self.arbiter {
             arbiter.hold_until(self.promises.held_until);
+        }
+    }
+
+    /// Gives best-effort tenants as much room as promises allow. While they hold for a baseline nothing is learnt.
+    fn steer(&mut self, now: Nanos, launches: u64) {
+        let promises = &mut self.promises;
+        let mut judged = BTreeMap::new();
+        for (&id, tracker) in &mut promises.trackers {
+            let requests = tracker.take_judged();
+            if tracker.bound().is_some() {
+                judged.insert(id, requests);
+            }
+        }
+        let best_effort = promises.work.values().map(|(tenant, _)| *tenant).collect();
+        let seen = Seen { judged, best_effort, launches };
+        if promises.held_until > now {
+            return;
+        }
+        let outcome = promises.steering.look(now, seen);
+        if let (Some(setting), Some(arbiter)) = (outcome.setting, &self.arbiter) {
+            arbiter.steer(setting);
+        }
+        let Some(news) = &self.promises.news else { return };
+        for (id, is_kept) in outcome.news {
+            let name = self.name_of(id);
+            // Nobody listens any more when the node is ending.
+            let _ = news.send(if is_kept {
+                format!("{name}: what is taken from best-effort tenants is enough again to keep the promise")
+            } else {
+                format!(
+                    "{name}: the promise cannot be kept, although as much is taken from best-effort tenants as can be; a smaller share of \
+                     the SMs for them may help (docs/guarantee.md)"
+                )
+            });
         }
     }
 

@@ -13,6 +13,9 @@ const REMEMBERED_FOR: Nanos = Nanos::from_secs(2);
 /// More requests than that between two looks are none: a launch and a wait take microseconds.
 const REQUESTS_MAX: u64 = 1 << 32;
 
+/// The same for launches, at some millions a second.
+const LAUNCHES_MAX: u64 = 1 << 32;
+
 /// A request that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ended {
@@ -123,6 +126,8 @@ impl Requests {
 pub(super) struct Work {
     sum: u64,
     under_way: bool,
+    total: u64,
+    launches: u64,
 }
 
 impl Work {
@@ -131,16 +136,24 @@ impl Work {
         let shim = &page.shim;
         let mut sum = 0u64;
         let mut add = |word: u64| sum = sum.wrapping_add(word);
-        add(shim.launches.load(Ordering::Acquire));
-        add(shim.graph_launches.load(Ordering::Acquire));
+        let total =
+            shim.launches.load(Ordering::Acquire).wrapping_add(shim.graph_launches.load(Ordering::Acquire));
+        add(total);
         let mut under_way = shim.chunks.iter().any(|word| word.load(Ordering::Acquire) != 0);
         for side in &shim.copies {
             let (ready, done) = (side.ready.load(Ordering::Acquire), side.done.load(Ordering::Acquire));
             [ready, done, side.direct_copies.load(Ordering::Acquire)].into_iter().for_each(&mut add);
             under_way |= ready != done;
         }
-        let before = std::mem::replace(self, Self { sum, under_way });
+        let launches = Some(total.wrapping_sub(self.total)).filter(|launches| *launches < LAUNCHES_MAX);
+        let launches = launches.unwrap_or_default();
+        let before = std::mem::replace(self, Self { sum, under_way, total, launches });
         before.under_way || under_way || before.sum != sum
+    }
+
+    /// Launches of kernels and graphs between the last two looks.
+    pub(super) const fn launches(&self) -> u64 {
+        self.launches
     }
 }
 

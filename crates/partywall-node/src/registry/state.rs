@@ -108,7 +108,7 @@ impl State {
             signs: Signs::new()?,
             faults: FaultFacts::default(),
             tenants: BTreeMap::new(),
-            promises: Promises::default(),
+            promises: Promises::new(None, &launches),
             connections: BTreeMap::new(),
             generation: u64::from_ne_bytes(generation),
             started: clock::now(),

@@ -37,6 +37,7 @@ impl State {
                 direct_max_ls_bytes: self.copies.direct_max_ls,
                 direct_max_be_bytes: self.copies.direct_max_be,
             },
+            launches: self.launches.decided.then(|| self.promises.steering()),
             wall: self.attaching.wall(),
             wall_problem: self.attaching.problem(),
             faults: self.faults.faults,

@@ -181,3 +181,31 @@ fn options_are_parts_of_a_text() {
         assert!(error.contains(says), "{text}: {error}");
     }
 }
+
+#[test]
+fn s7_a_setting_holds_for_those_that_are_there_and_those_that_come() {
+    let mut scene = Scene::new(&[LS, BE]);
+    scene.active(0, true);
+    assert_eq!(scene.holds(), [false, true]);
+    scene.squeeze.set(Setting { hold: false, chunk: Nanos::from_micros(400) });
+    assert_eq!(scene.holds(), [false; 2]);
+    scene.add(BE);
+    assert_eq!(scene.holds(), [false; 3]);
+    let chunks = |scene: &Scene| [1, 2].map(|at| scene.pages[at].node.chunk_ns.load(Ordering::Relaxed));
+    assert_eq!(chunks(&scene), [400_000; 2]);
+    // The newcomer has changed who there is; the request goes on.
+    scene.later(Nanos(0));
+    scene.squeeze.set(LaunchOptions::default().setting());
+    assert_eq!((scene.holds(), chunks(&scene)), (vec![false, true, true], [100_000; 2]));
+}
+
+#[test]
+fn settings_go_from_safe_to_free_and_have_the_one_that_was_asked_for() {
+    let options = LaunchOptions::default();
+    let settings = options.settings();
+    assert_eq!(settings[0].to_string(), "held for requests, chunks of 25 us");
+    assert_eq!(settings[5].to_string(), "not held, chunks of 400 us");
+    assert!(settings.contains(&options.setting()) && settings.len() == 6);
+    let counted = LaunchOptions { chunk: Nanos::ZERO, ..options };
+    assert_eq!(counted.settings().len(), 2);
+}
