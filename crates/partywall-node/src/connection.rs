@@ -13,7 +13,7 @@ use crate::control::{LINE_BYTES_MAX, Reply, Request};
 const READ_BYTES: usize = 64 << 10;
 
 /// What a conversation is waiting for before its next reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Waiting {
     /// Until these are not active; answered with their names.
     Stopped(Vec<String>),

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use partywall_core::config::Restart;
 use partywall_core::sm_proof::{Book, Finding, Standing, Subject};
 use partywall_core::sm_sets::SmSet;
-use partywall_core::tenant::{Class, TenantId};
+use partywall_core::tenant::{Baseline, Class, Slo, TenantId};
 use partywall_core::units::Nanos;
 
 use super::Node;
@@ -184,6 +184,8 @@ impl Node<'_> {
             weight: default_weight(class),
             command: Vec::new(),
             env: BTreeMap::new(),
+            slo: Slo::default(),
+            baseline: Baseline::default(),
             restart: Restart::Never,
             share: None,
             sms: Some(set),

@@ -247,11 +247,11 @@ impl State {
         let name = self.name_of(id);
         for happening in happenings {
             // Nobody listens any more when the node is ending.
-            let _ = news.send(format!("{name}: {}", self.told(happening)));
+            let _ = news.send(format!("{name}: {}", self.sentence(happening)));
         }
     }
 
-    fn told(&self, happening: &Happening) -> String {
+    fn sentence(&self, happening: &Happening) -> String {
         match happening {
             Happening::Baseline { requests, p99 } => {
                 format!("alone, 99 of 100 requests take {} ms at most ({requests} requests)", ms(*p99))
