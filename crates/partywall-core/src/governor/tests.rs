@@ -184,8 +184,8 @@ proptest! {
         world.chance = Chance(seed);
         world.step(Event::Promise { tenant: LS });
         world.go_on(30, &[LS]);
-        let uses = world.told.iter().filter_map(|action| match action { Action::Use { setting } => Some(*setting), _ => None });
-        prop_assert_eq!(uses.last().unwrap_or(bad.len() - 1), world.governor.setting());
+        let mut uses = world.told.iter().filter_map(|action| match action { Action::Use { setting } => Some(*setting), _ => None });
+        prop_assert_eq!(uses.next_back().unwrap_or(bad.len() - 1), world.governor.setting());
         if bad[0] {
             prop_assert_eq!(world.governor.setting(), 0);
         } else {
