@@ -138,20 +138,26 @@ fn nodes_run_while_held(command: &str) -> u32 {
     let deciding = Deciding::welcome(&node, BE, 1);
     let page = deciding.page();
     program.until("stands");
+    let is_busy = || page.shim.chunks.iter().any(|word| word.load(Ordering::Acquire) != 0);
+    // The node may stand before the program has come to mark the chunk that it is in.
+    wait("the device to be busy", is_busy);
     page.node.hold.store(1, Ordering::Release);
     program.go();
-    let until = Instant::now() + PATIENCE;
-    let is_busy = || page.shim.chunks.iter().any(|word| word.load(Ordering::Acquire) != 0);
-    while is_busy() {
-        assert!(Instant::now() < until, "the device is never through");
-        std::thread::yield_now();
-    }
+    wait("the device to be through", || !is_busy());
     let ran = ran(&mut program);
     page.node.hold.store(0, Ordering::Release);
     program.go();
     assert!(program.until(command).is_empty());
     assert!(program.end());
     ran
+}
+
+fn wait(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "waited in vain for {what}");
+        std::thread::yield_now();
+    }
 }
 
 fn ran(program: &mut Running) -> u32 {
