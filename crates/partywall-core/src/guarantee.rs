@@ -8,9 +8,9 @@
 //!
 //! # Approach
 //!
-//! The tracker takes each request with what it took and its [`Phase`]: *alone* on the device, *beside* best-effort work, or neither for sure.
-//! The last [`WINDOW_REQUESTS`] alone are the **baseline**, unless one is given; those of the last [`WINDOW_TIME`] beside, at most as many,
-//! are the **window** that the promise is about. Promise and baseline make a **bound**: a promise on p99 is kept if at most
+//! The tracker takes each request with what it took and its [`Phase`]: *alone* on the device, *beside* best-effort work, *spared* by best-effort
+//! tenants that are there, which counts as both, or nothing of it for sure. The last [`WINDOW_REQUESTS`] alone are the **baseline**,
+//! unless one is given; those of the last [`WINDOW_TIME`] beside, at most as many, are the **window** that the promise is about. Promise and baseline make a **bound**: a promise on p99 is kept if at most
 //! [`ALLOWED`] of the requests take longer.
 //!
 //! **Verdict.** With [`NEEDED`] requests in the window its p99 is known and decides. With fewer, the number of those above the bound decides
@@ -117,6 +117,9 @@ pub enum Phase {
     Alone,
     /// Best-effort tenants, as usual.
     Beside,
+    /// Nobody, for sure, but best-effort tenants have been a moment before: they were made to stand back, or paused. The request was
+    /// alone, and it is one of those that a promise is about, which is kept by such means.
+    Spared,
     /// Neither: somebody else may have been, or best-effort tenants were kept from their usual work.
     Unclear,
 }
@@ -284,21 +287,24 @@ impl Tracker {
             self.warm_up_left -= 1;
             return;
         }
-        match phase {
-            Phase::Alone => self.alone.push(end, took),
-            Phase::Beside => {
-                self.beside.push(end, took);
-                let Some(bound) = self.bound() else { return };
-                let Judged { within, beyond, unknown } = &mut self.judged;
-                let count = match took {
-                    Some(took) if took <= bound => within,
-                    Some(_) => beyond,
-                    None => unknown,
-                };
-                *count = count.saturating_add(1);
-            }
-            Phase::Unclear => {}
+        if matches!(phase, Phase::Alone | Phase::Spared) {
+            self.alone.push(end, took);
         }
+        if matches!(phase, Phase::Beside | Phase::Spared) {
+            self.beside.push(end, took);
+            self.judge(took);
+        }
+    }
+
+    fn judge(&mut self, took: Option<Nanos>) {
+        let Some(bound) = self.bound() else { return };
+        let Judged { within, beyond, unknown } = &mut self.judged;
+        let count = match took {
+            Some(took) if took <= bound => within,
+            Some(_) => beyond,
+            None => unknown,
+        };
+        *count = count.saturating_add(1);
     }
 
     fn neighbour(&mut self, now: Nanos, tenant: TenantId, time: Nanos) {

@@ -169,6 +169,17 @@ fn s4_few_requests_decide_where_they_leave_no_doubt() {
     assert_eq!([verdict(990, 10, 0), verdict(989, 11, 0)], [Some(Verdict::Kept), Some(Verdict::Broken)]);
 }
 
+/// A promise that is kept by holding others back is kept.
+#[test]
+fn s1_requests_that_are_spared_count_as_alone_and_as_beside() {
+    let mut scene = Scene::new(Some(1.5), None, None);
+    scene.requests(NEEDED, Phase::Spared, |_| MS);
+    scene.requests(5, Phase::Beside, |_| 2 * MS);
+    let status = scene.status();
+    assert_eq!((status.baseline.requests, status.beside.requests), (NEEDED, NEEDED + 5));
+    assert_eq!((status.verdict, status.slowdown), (Verdict::Kept, Some(1.0)));
+}
+
 #[test]
 fn requests_are_handed_on_as_they_were_judged() {
     let mut scene = Scene::new(Some(1.5), None, None);
@@ -254,7 +265,8 @@ fn s7_a_baseline_follows_and_what_is_unclear_does_not_count() {
 }
 
 fn any_event() -> impl Strategy<Value = (u64, Event)> {
-    let phase = prop_oneof![Just(Phase::Alone), Just(Phase::Beside), Just(Phase::Unclear)];
+    let phases = vec![Phase::Alone, Phase::Beside, Phase::Spared, Phase::Unclear];
+    let phase = proptest::sample::select(phases);
     let took = proptest::option::weighted(0.9, (1u64..u64::MAX).prop_map(Nanos));
     let request = (any::<u64>(), took, phase);
     let request = request.prop_map(|(end, took, phase)| Event::Request { end: Nanos(end), took, phase });

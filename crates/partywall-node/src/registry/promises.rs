@@ -6,7 +6,8 @@
 //! best-effort ones: launches, graphs and copies since the last look, and chunks that are under way. In this order, so that work that began
 //! before a request ended is seen. A request is *alone* if no best-effort process had work between its begin and this look, nor in a
 //! [`LOOK`] before it began (launches behind the last mark of a chunk are not seen to end), and if no latency-sensitive
-//! process of another tenant was at work during it. It is *beside* if best-effort work was there, and
+//! process of another tenant was at work during it. Such a request is *spared* if best-effort tenants have been at work within the last
+//! [`COMPANY`]: one that is held launches something every 100 ms at least. A request is *beside* if best-effort work was there, and
 //! otherwise *unclear*; so it is while best-effort tenants hold for a baseline, which is not how they usually are.
 
 use std::collections::BTreeMap;
@@ -27,6 +28,9 @@ use crate::tenant::TenantSpec;
 
 /// How often pages are looked at: a ring of 256 requests then loses none of 12 000 a second.
 pub(super) const LOOK: Nanos = Nanos::from_millis(20);
+
+/// For how long best-effort tenants count as being there after work of theirs was seen.
+const COMPANY: Nanos = Nanos::from_secs(1);
 
 /// For how long a hold goes on if nobody renews it. A machine that is busy may keep this thread from looking for some looks.
 const LEASE: Nanos = Nanos::from_millis(300);
@@ -126,13 +130,20 @@ impl Promises {
         // Of a request that may have begun at any time, only the end is known.
         let begin = ended.end.saturating_sub(ended.took.unwrap_or_default());
         let others = || self.requests.values().filter(|(other, _)| *other != tenant);
-        if begin < self.last_work.saturating_add(LOOK) {
-            if begin < self.held_until { Phase::Unclear } else { Phase::Beside }
-        } else if others().any(|(_, requests)| requests.was_at_work(begin, ended.end)) {
-            Phase::Unclear
-        } else {
-            Phase::Alone
+        let is_alone = begin >= self.seen_at_work_until(LOOK)
+            && !others().any(|(_, requests)| requests.was_at_work(begin, ended.end));
+        let in_company = begin < self.seen_at_work_until(COMPANY) && begin >= self.held_until;
+        match (is_alone, in_company) {
+            (true, false) => Phase::Alone,
+            (true, true) => Phase::Spared,
+            (false, true) => Phase::Beside,
+            (false, false) => Phase::Unclear,
         }
+    }
+
+    /// So long after best-effort work was last seen; the beginning of time if it never was.
+    fn seen_at_work_until(&self, after: Nanos) -> Nanos {
+        if self.last_work == Nanos::ZERO { Nanos::ZERO } else { self.last_work.saturating_add(after) }
     }
 }
 
@@ -284,4 +295,52 @@ impl State {
 /// Three digits behind the point: microseconds.
 fn ms(time: Nanos) -> String {
     format!("{:.3}", time.as_ms())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use partywall_shim_api::page::Mapped;
+
+    use super::*;
+
+    const TENANT: TenantId = TenantId(2);
+    const MS: u64 = 1_000_000;
+
+    /// Of a request of 1 ms that ended so many milliseconds after best-effort work was last seen.
+    fn phase(promises: &Promises, after_ms: u64) -> Phase {
+        let end = Nanos(promises.last_work.0 + after_ms * MS);
+        promises.phase(TENANT, Ended { end, took: Some(Nanos(MS)) })
+    }
+
+    #[test]
+    fn a_request_is_alone_spared_beside_or_unclear() {
+        let mut promises = Promises { last_work: Nanos::from_secs(50), ..Promises::default() };
+        let phases = [0, 20, 21, 1_000, 1_001].map(|after| phase(&promises, after));
+        assert_eq!(phases, [Phase::Beside, Phase::Beside, Phase::Spared, Phase::Spared, Phase::Alone]);
+        // A request without a time may have begun at any time, so it is only known when it ended.
+        let unknown = Ended { end: promises.last_work, took: None };
+        assert_eq!(promises.phase(TENANT, unknown), Phase::Beside);
+        // While best-effort tenants hold for a baseline, what they still have under way is no company as usual.
+        promises.held_until = Nanos::from_secs(51);
+        let phases = [0, 20, 21, 1_001].map(|after| phase(&promises, after));
+        assert_eq!(phases, [Phase::Unclear, Phase::Unclear, Phase::Alone, Phase::Alone]);
+        let never = Promises::default();
+        assert_eq!(phase(&never, 5), Phase::Alone);
+    }
+
+    #[test]
+    fn another_latency_sensitive_tenant_is_company_too_but_not_what_a_promise_is_about() {
+        let page = Mapped::create(1, 0, 0, None).unwrap().0;
+        page.shim.active.store(1, Ordering::Relaxed);
+        let mut other = Requests::default();
+        other.look(Nanos::from_secs(60), &page);
+        let mut promises = Promises { last_work: Nanos::from_secs(50), ..Promises::default() };
+        promises.requests.insert(7, (TenantId(4), other));
+        assert_eq!([30, 2_000].map(|after| phase(&promises, after)), [Phase::Beside, Phase::Unclear]);
+        let own = promises.requests.remove(&7).map(|(_, requests)| (TENANT, requests)).unwrap();
+        promises.requests.insert(7, own);
+        assert_eq!(phase(&promises, 2_000), Phase::Alone, "processes of one tenant belong together");
+    }
 }
