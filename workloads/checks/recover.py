@@ -132,7 +132,8 @@ class Stage:
         self.options, self.folder = options, folder
         self.simulated = options.gpu is not None
         path = os.path.dirname(options.partywall) + os.pathsep + os.environ.get("PATH", os.defpath)
-        self.environment = os.environ | {"PATH": path, "PARTYWALL_DIR": os.path.join(folder, "node")}
+        # A simulated GPU of our own, too: it lies in the folder for temporary files.
+        self.environment = os.environ | {"PATH": path, "PARTYWALL_DIR": os.path.join(folder, "node"), "TMPDIR": folder}
         self.log = os.path.join(folder, "node.log")
 
     def command(self, *arguments):
