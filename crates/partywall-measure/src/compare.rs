@@ -77,7 +77,8 @@ pub(crate) fn key(row: &Row) -> (partywall_core::wall::Wall, &str, &'static str,
 
 /// `mps-percentage 50/50 (separate): a beside b`, with who else was at work.
 pub(crate) fn title(row: &Row) -> String {
-    let others = if row.beside.is_empty() { String::new() } else { format!(" and {}", row.beside.join(", ")) };
+    let others =
+        if row.beside.is_empty() { String::new() } else { format!(" and {}", row.beside.join(", ")) };
     let setting = if row.setting.is_empty() { String::new() } else { format!(" {}", row.setting) };
     format!("{}{setting} ({}): {} beside {}{others}", row.wall, row.processes.id(), row.ls, row.be)
 }

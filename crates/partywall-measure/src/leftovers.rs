@@ -38,7 +38,9 @@ pub fn remove(lock: &Lock) -> usize {
 fn is_ours(name: &OsStr, path: &Path) -> bool {
     let random = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let named = name.to_str().is_some_and(|name| {
-        [DIRECTORY_PREFIX, EMPTY_PREFIX, NODE_PREFIX].iter().any(|prefix| name.strip_prefix(prefix).is_some_and(random))
+        [DIRECTORY_PREFIX, EMPTY_PREFIX, NODE_PREFIX]
+            .iter()
+            .any(|prefix| name.strip_prefix(prefix).is_some_and(random))
     });
     // Of the entry itself: a link says that it is one.
     let about = || fs::symlink_metadata(path);

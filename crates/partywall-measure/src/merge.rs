@@ -33,7 +33,9 @@ pub enum MergeError {
         values: [String; 2],
     },
     /// A row was measured in two of them.
-    #[error("{first} and {second} both have the row `{row}`; leave one of the records out, or measure it without that row")]
+    #[error(
+        "{first} and {second} both have the row `{row}`; leave one of the records out, or measure it without that row"
+    )]
     Twice {
         /// The first record.
         first: String,
@@ -177,7 +179,8 @@ fn differing(a: &TenantRecord, b: &TenantRecord) -> Option<(&'static str, [Strin
     let came_up = a.unit.is_some() && b.unit.is_some();
     let differs = |key: &&str| came_up && a.about.get(*key) != b.about.get(*key);
     let versions = VERSIONS.into_iter().find(differs).map(|key| {
-        let shown = |tenant: &TenantRecord| format!("{key} {}", tenant.about.get(key).map_or("unknown", |text| text));
+        let shown =
+            |tenant: &TenantRecord| format!("{key} {}", tenant.about.get(key).map_or("unknown", |text| text));
         ("versions", [shown(a), shown(b)])
     });
     checks.into_iter().flatten().next().or(versions)
@@ -259,10 +262,16 @@ mod tests {
     fn what_is_no_part_of_the_same_is_refused() {
         let first = part("first", &["b"]);
         let twice = merged(&[first.clone(), part("second", &["b"])]).unwrap_err();
-        assert!(twice.contains("first and second both have the row `green-contexts 64/68 (one): a beside b`"), "{twice}");
-        let cases: [(&str, fn(&mut Record)); 4] = [
+        assert!(
+            twice.contains("first and second both have the row `green-contexts 64/68 (one): a beside b`"),
+            "{twice}"
+        );
+        type Change = fn(&mut Record);
+        let cases: [(&str, Change); 4] = [
             ("the seed: 1 and 7", |record| record.settings.seed = 7),
-            ("the GPU and its driver: null and", |record| record.environment.gpu = Some(GpuRecord::default())),
+            ("the GPU and its driver: null and", |record| {
+                record.environment.gpu = Some(GpuRecord::default())
+            }),
             ("requests wanted", |record| record.settings.requests_wanted = 5),
             ("`pretended`: true and false", |record| record.pretended = false),
         ];

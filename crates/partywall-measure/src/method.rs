@@ -331,7 +331,8 @@ impl Measurement {
             (CellKind::Alone, ls) => format!("{} alone: {}", cell.place, name(ls)),
             (CellKind::Corun, ls) => {
                 let others: Vec<&str> = cell.beside.iter().map(|&one| name(Some(one))).collect();
-                let others = if others.is_empty() { String::new() } else { format!(" and {}", others.join(", ")) };
+                let others =
+                    if others.is_empty() { String::new() } else { format!(" and {}", others.join(", ")) };
                 format!("{}: {} beside {}{others}", cell.place, name(ls), name(cell.be))
             }
         }

@@ -41,14 +41,8 @@ const REGISTERED_WITHIN: Nanos = Nanos::from_secs(3);
 const LOOK_EVERY: Nanos = Nanos::from_millis(10);
 
 /// What of a tenant's facts is counted over a run: whole numbers that only grow.
-const COUNTED: [&str; 6] = [
-    "launches",
-    "graph_launches",
-    "graphs_cut",
-    "graphs_whole",
-    "late_packets",
-    "processes_refused",
-];
+const COUNTED: [&str; 6] =
+    ["launches", "graph_launches", "graphs_cut", "graphs_whole", "late_packets", "processes_refused"];
 
 /// What stands around programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +90,9 @@ impl OwnNode {
         let socket = folder.path().join("tenants.sock");
         let shim = site.preload.shim.as_ref().map_err(Clone::clone)?;
         let environment = Environment::new(shim, socket.clone()).map_err(|error| line(&error))?;
-        let watch = site.device.map(|device| -> Box<dyn partywall_node::watch::MemoryWatch> { Box::new(NvmlWatch(device)) });
+        let watch = site
+            .device
+            .map(|device| -> Box<dyn partywall_node::watch::MemoryWatch> { Box::new(NvmlWatch(device)) });
         let wall = if setting.lower {
             Wall::Partywall
         } else if setting.mps {
@@ -105,7 +101,8 @@ impl OwnNode {
             Wall::TimeSlicing
         };
         let needs_mps = mps.is_some();
-        let clients = mps.map(|mps| -> ClientWatch { Box::new(move || mps.clients().map_err(|error| error.to_string())) });
+        let clients = mps
+            .map(|mps| -> ClientWatch { Box::new(move || mps.clients().map_err(|error| error.to_string())) });
         let options = Options {
             copies: CopyOptions { decided: setting.copies, ..CopyOptions::default() },
             launches: setting.launch_options()?,
@@ -115,7 +112,15 @@ impl OwnNode {
         };
         let registry = Registry::start(&socket, options).map_err(|error| line(&error))?;
         let preloaded = site.preload.others.clone();
-        Ok(Self { registry, environment, preloaded, needs_mps, tenants: BTreeMap::new(), next: 0, _folder: folder })
+        Ok(Self {
+            registry,
+            environment,
+            preloaded,
+            needs_mps,
+            tenants: BTreeMap::new(),
+            next: 0,
+            _folder: folder,
+        })
     }
 
     fn view(&self, name: &str) -> Option<TenantView> {
@@ -135,7 +140,12 @@ impl OwnNode {
 }
 
 impl Node for OwnNode {
-    fn admit(&mut self, name: &str, class: Class, sms: Option<SmSet>) -> Result<BTreeMap<String, String>, String> {
+    fn admit(
+        &mut self,
+        name: &str,
+        class: Class,
+        sms: Option<SmSet>,
+    ) -> Result<BTreeMap<String, String>, String> {
         if let Some(former) = self.tenants.remove(name) {
             self.registry.remove_tenant(former);
         }

@@ -298,7 +298,8 @@ impl Plan {
         let found = |pair: &Pair| {
             record.rows.iter().any(|row| {
                 let place = (row.wall, &*row.setting, row.processes);
-                let mut others: Vec<&str> = row.beside.iter().map(|name| &**name).chain([&*row.ls, &*row.be]).collect();
+                let mut others: Vec<&str> =
+                    row.beside.iter().map(|name| &**name).chain([&*row.ls, &*row.be]).collect();
                 let mut own: Vec<&str> = pair.tenants().map(name).collect();
                 others.sort_unstable();
                 own.sort_unstable();

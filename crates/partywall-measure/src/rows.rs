@@ -12,8 +12,8 @@ use crate::method::{CellResult, Measured, RoundSamples};
 use crate::plan::{Cell, Place, Plan, Program, Ratio, Tenant};
 use crate::protocol::CHECK_OK;
 use crate::record::{
-    CellError, CellKind, CellRecord, FactRecord, GpuSample, ProgramKind, Quantiles, RoundRecord, Row, TenantRecord,
-    TenantResult,
+    CellError, CellKind, CellRecord, FactRecord, GpuSample, ProgramKind, Quantiles, RoundRecord, Row,
+    TenantRecord, TenantResult,
 };
 use crate::statistics::{Replicates, Series, ratio_interval};
 
@@ -35,8 +35,12 @@ pub struct Results {
 
 /// Percentiles, intervals and ratios of what was measured.
 pub fn results(plan: &Plan, measured: &Measured) -> Results {
-    let cells: Vec<Summed> =
-        measured.cells.iter().enumerate().map(|(at, cell)| Summed::of(plan, at, cell, &measured.duties)).collect();
+    let cells: Vec<Summed> = measured
+        .cells
+        .iter()
+        .enumerate()
+        .map(|(at, cell)| Summed::of(plan, at, cell, &measured.duties))
+        .collect();
     let rows: Vec<(usize, Row)> = cells.iter().flat_map(|summed| rows_of(plan, &cells, summed)).collect();
     let facts = rows.iter().filter_map(|(pair, row)| fact(plan, *pair, row)).collect();
     Results {
@@ -69,7 +73,14 @@ impl<'a> Summed<'a> {
             let ls = plan.tenants[*tenant].class == Class::LatencySensitive;
             // A seed of its own for each cell, so that ratios of two are ratios of independent draws.
             let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at as u64);
-            summed(*tenant, &plan.tenants[*tenant], rounds, plan.evidence(), ls.then_some(seed), offered(*tenant))
+            summed(
+                *tenant,
+                &plan.tenants[*tenant],
+                rounds,
+                plan.evidence(),
+                ls.then_some(seed),
+                offered(*tenant),
+            )
         });
         Self { result, tenants: tenants.collect(), gpu: merged(&result.gpu) }
     }

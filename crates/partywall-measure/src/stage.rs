@@ -98,7 +98,12 @@ pub trait Node {
     ///
     /// # Errors
     /// Why it cannot be served.
-    fn admit(&mut self, name: &str, class: Class, sms: Option<SmSet>) -> Result<BTreeMap<String, String>, String>;
+    fn admit(
+        &mut self,
+        name: &str,
+        class: Class,
+        sms: Option<SmSet>,
+    ) -> Result<BTreeMap<String, String>, String>;
 
     /// Whether a tenant's process, which has used the GPU, is behind the node's wall.
     ///
@@ -445,8 +450,10 @@ impl Stage {
     fn not_behind(&mut self, plan: &Plan, at: usize) -> Option<CellError> {
         self.hosts[at].process?;
         let node = self.node.as_mut()?;
-        let known = self.hosts[at].members.iter().filter_map(|member| Some((*member, self.ready.get(member)?.pid)));
-        let mut missing = known.filter_map(|(member, pid)| node.stands_around(&plan.tenants[member].name, pid).err());
+        let known =
+            self.hosts[at].members.iter().filter_map(|member| Some((*member, self.ready.get(member)?.pid)));
+        let mut missing =
+            known.filter_map(|(member, pid)| node.stands_around(&plan.tenants[member].name, pid).err());
         missing.next().map(|reason| CellError::new(ErrorKind::Died, reason))
     }
 
@@ -498,7 +505,9 @@ impl Stage {
 
     /// What puts a tenant under the node, if there is one.
     fn around(&mut self, bench: &Bench<'_>, tenant: &Tenant) -> Result<BTreeMap<String, String>, String> {
-        let (Some(node), Some(setting)) = (&mut self.node, self.place.node()) else { return Ok(BTreeMap::new()) };
+        let (Some(node), Some(setting)) = (&mut self.node, self.place.node()) else {
+            return Ok(BTreeMap::new());
+        };
         let sets = match bench.machine.split() {
             Some(split) => sm_sets(&setting, split)?,
             None if setting.ls_sms.is_none() && setting.be_sms.is_none() => [None; 2],

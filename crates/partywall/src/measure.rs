@@ -143,7 +143,8 @@ fn write(record: &Record, folder: Option<&Path>) -> Result<Vec<PathBuf>, Failure
 /// What a node of a measurement puts around programs.
 fn preload() -> Preload {
     let shim = tenants::shim().map_err(|failure| failure.to_string());
-    let others = tenants::variable(partywall_node::environment::PRELOAD).and_then(|text| text.into_string().ok());
+    let others =
+        tenants::variable(partywall_node::environment::PRELOAD).and_then(|text| text.into_string().ok());
     Preload { shim, others }
 }
 

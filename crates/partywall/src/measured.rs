@@ -96,7 +96,10 @@ fn sources(record: &Record) -> Vec<String> {
     ));
     for part in &record.parts {
         let cut = if part.complete { "" } else { ", ended by its time limit" };
-        lines.push(format!("Part {}: begun {}, {:.0} s{cut}: {}", part.name, part.started, part.took_s, part.command));
+        lines.push(format!(
+            "Part {}: begun {}, {:.0} s{cut}: {}",
+            part.name, part.started, part.took_s, part.command
+        ));
     }
     lines.extend(record.tenants.iter().map(tenant_line));
     for cell in record.cells.iter().filter(|cell| cell.kind != CellKind::Corun) {

@@ -147,7 +147,8 @@ fn rows_of_a_record_become_claims_once() {
 
 #[test]
 fn a_rehearsal_is_not_claimed() {
-    let files = [(LEDGER, "# The ledger.\n"), ("results/r.json", r#"{"simulated": true, "pretended": false}"#)];
+    let files =
+        [(LEDGER, "# The ledger.\n"), ("results/r.json", r#"{"simulated": true, "pretended": false}"#)];
     let scratch = Scratch::with("rehearsed", &files);
     let error = run_with_rows(scratch.root(), Path::new("results/r.json")).unwrap_err();
     assert!(error.to_string().contains("is no measurement on a GPU"), "{error}");

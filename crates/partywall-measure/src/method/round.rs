@@ -127,7 +127,13 @@ impl Measurement {
     }
 
     /// A tenant's load in the next round of a cell: arrivals differ from round to round, and not from cell to cell.
-    fn load(&mut self, bench: &mut Bench<'_>, stage: &mut Stage, tenant: usize, at: usize) -> Result<Load, Stop> {
+    fn load(
+        &mut self,
+        bench: &mut Bench<'_>,
+        stage: &mut Stage,
+        tenant: usize,
+        at: usize,
+    ) -> Result<Load, Stop> {
         let load = match bench.plan.tenants[tenant].duty {
             Some(duty) => self.of_duty(bench, stage, (tenant, duty), at)?,
             None => bench.plan.tenants[tenant].load,
@@ -164,7 +170,10 @@ impl Measurement {
                 one.cell.kind == CellKind::Solo && one.cell.tenants().any(|member| member == tenant)
             });
             let why = solo.and_then(|solo| solo.error.as_ref()).map(|error| error.message.as_str());
-            return Err(unknown(&format!("which was not measured: {}", why.unwrap_or("it has not been solo"))));
+            return Err(unknown(&format!(
+                "which was not measured: {}",
+                why.unwrap_or("it has not been solo")
+            )));
         }
         let orders = [Order { tenant, load: bench.plan.tenants[tenant].load, requests_max: DUTY_REQUESTS }];
         let together = Together { orders: &orders, warmup: Nanos::ZERO, time: DUTY_TIME };
@@ -174,8 +183,9 @@ impl Measurement {
         let mut times: Vec<Nanos> = late.iter().map(|one| Nanos(one.end.saturating_sub(one.start))).collect();
         times.sort_unstable();
         let median = times.get(times.len() / 2).filter(|_| times.len() >= DUTY_REQUESTS_MIN);
-        let median = median
-            .ok_or_else(|| unknown(&format!("and it made too few requests for one in {DUTY_TIME}: {}", requests.len())))?;
+        let median = median.ok_or_else(|| {
+            unknown(&format!("and it made too few requests for one in {DUTY_TIME}: {}", requests.len()))
+        })?;
         let load = Load::Poisson { rate_per_s: duty / median.as_secs().max(1e-9), seed: bench.plan.seed };
         load.check().map_err(|error| unknown(&format!("and {error}")))?;
         self.measured.duties.insert(tenant, load);
@@ -260,7 +270,8 @@ fn add_since(
         let earlier = before.iter().find(|earlier| earlier.tenant == one.tenant);
         let sum = sums.iter().position(|sum| sum.tenant == one.tenant);
         for (what, count) in &mut one.counted {
-            let known = |record: Option<&NodeRecord>| record.and_then(|record| record.counted.get(what)).copied();
+            let known =
+                |record: Option<&NodeRecord>| record.and_then(|record| record.counted.get(what)).copied();
             let since = count.saturating_sub(known(earlier).unwrap_or(0));
             *count = since.saturating_add(known(sum.map(|at| &sums[at])).unwrap_or(0));
         }

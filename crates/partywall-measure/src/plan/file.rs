@@ -394,7 +394,10 @@ impl Reader<'_> {
                 return Some((PACED, Some(*duty)));
             }
             (Some(LoadText::Duty(duty)), Class::LatencySensitive) => {
-                self.found.report_value(path, format!("a duty of {duty} is out of range; use above 0 and up to {DUTY_MAX}"));
+                self.found.report_value(
+                    path,
+                    format!("a duty of {duty} is out of range; use above 0 and up to {DUTY_MAX}"),
+                );
                 return None;
             }
             (Some(LoadText::Duty(_)), Class::BestEffort) => {

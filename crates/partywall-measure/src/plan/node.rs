@@ -16,8 +16,7 @@ use partywall_core::diagnostic::quoted;
 use partywall_node::arbiter::squeeze::LaunchOptions;
 
 /// How to write one.
-const RIGHT: &str =
-    "write setting = \"mps\" or \"time-slicing\", then what is wanted of ls=66sms, be=66sms, level, straight, decided, chunks=2,chunk=100us";
+const RIGHT: &str = "write setting = \"mps\" or \"time-slicing\", then what is wanted of ls=66sms, be=66sms, level, straight, decided, chunks=2,chunk=100us";
 
 /// A node around the tenants of a cell.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

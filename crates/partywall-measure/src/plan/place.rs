@@ -95,7 +95,6 @@ impl Place {
     pub fn shares_faults(&self) -> bool {
         self.has_mps() || self.processes == Processes::One
     }
-
 }
 
 impl fmt::Display for Place {
@@ -192,4 +191,3 @@ impl fmt::Display for Setting {
         }
     }
 }
-

@@ -51,7 +51,10 @@ fn settings_of_a_node_are_words_and_come_back_as_written() {
     for (text, shown) in [
         ("mps", "mps"),
         ("time-slicing decided", "time-slicing decided"),
-        ("mps  be=66sms   chunks=2,launches=16 release=50us", "mps be=66sms chunks=2,launches=16,release=50us"),
+        (
+            "mps  be=66sms   chunks=2,launches=16 release=50us",
+            "mps be=66sms chunks=2,launches=16,release=50us",
+        ),
         ("mps straight level ls=32sms be=100sms", "mps ls=32sms be=100sms level straight"),
     ] {
         let place = Place::parse(Wall::Partywall, text, None).unwrap();
@@ -80,11 +83,14 @@ fn settings_of_a_node_are_words_and_come_back_as_written() {
 
 #[test]
 fn a_duty_is_for_latency_sensitive_tenants() {
-    let tenants = |load: &str| TENANTS.replacen("built_in", &format!("load = {load}\nbuilt_in"), 1) + "[[pair]]\n";
+    let tenants =
+        |load: &str| TENANTS.replacen("built_in", &format!("load = {load}\nbuilt_in"), 1) + "[[pair]]\n";
     let walls = "walls = [{ wall = \"mps\" }]\n";
     let plan = Plan::parse(&(walls.to_owned() + &tenants("{ duty = 0.3 }")), "plan.toml", "plan").unwrap();
     assert_eq!((plan.tenants[0].duty, plan.tenants[1].duty), (Some(0.3), None));
-    assert!(wrong(&tenants("{ duty = 0.0 }")).contains("a duty of 0 is out of range; use above 0 and up to 2"));
+    assert!(
+        wrong(&tenants("{ duty = 0.0 }")).contains("a duty of 0 is out of range; use above 0 and up to 2")
+    );
     let of_be = TENANTS.to_owned() + "load = { duty = 0.3 }\n[[pair]]\n";
     assert!(wrong(&of_be).contains("a duty is for latency-sensitive tenants"));
 }
@@ -92,7 +98,8 @@ fn a_duty_is_for_latency_sensitive_tenants() {
 #[test]
 fn tenants_can_run_all_at_once() {
     let third = "[[tenant]]\nname = \"c\"\nclass = \"best-effort\"\nbuilt_in = \"l2\"\n";
-    let text = |walls: &str| format!("walls = [{{ wall = {walls} }}]\n{TENANTS}{third}[[pair]]\ntogether = true\n");
+    let text =
+        |walls: &str| format!("walls = [{{ wall = {walls} }}]\n{TENANTS}{third}[[pair]]\ntogether = true\n");
     let plan = Plan::parse(&text("\"mps\""), "plan.toml", "plan").unwrap();
     let [pair] = &plan.pairs[..] else { panic!("{:?}", plan.pairs) };
     assert_eq!(pair.tenants().collect::<Vec<_>>(), [0, 1, 2]);
@@ -194,7 +201,8 @@ fn a_plan_can_be_restricted_to_what_it_has() {
 
 #[test]
 fn what_is_offered_can_be_planned() {
-    let offer = "choose one of time-slicing, mps, mps-percentage, green-contexts, stream-priority, mig, partywall";
+    let offer =
+        "choose one of time-slicing, mps, mps-percentage, green-contexts, stream-priority, mig, partywall";
     assert_eq!(measurable("foo").unwrap_err(), format!("`foo` is no wall; {offer}"));
     for wall in Wall::ALL {
         // The setting of the ones that need one is what is wrong here, not the wall.

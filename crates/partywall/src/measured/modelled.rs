@@ -23,15 +23,28 @@ const EFFORT: Effort = Effort { requests: 2_000, time: Nanos::from_secs(20) };
 ///
 /// # Errors
 /// A record that is no measurement, or of a GPU that the model does not know.
-pub(crate) fn modelled(record: &Record, text: &str, file: &str) -> Result<BTreeMap<usize, Modelled>, Failure> {
+pub(crate) fn modelled(
+    record: &Record,
+    text: &str,
+    file: &str,
+) -> Result<BTreeMap<usize, Modelled>, Failure> {
     let recording = validate::read(text, file).map_err(Failure::input)?;
-    let gpu = Catalogue::builtin().map_err(Failure::internal)?.get(&recording.gpu).map_err(Failure::internal)?;
-    let pairs: BTreeMap<usize, &validate::Pair> = recording.cells.iter().copied().zip(&recording.pairs).collect();
-    let rows: Vec<(usize, Parts)> =
-        record.rows.iter().enumerate().filter_map(|(index, row)| Some((index, Parts::of(record, row)?))).collect();
+    let gpu =
+        Catalogue::builtin().map_err(Failure::internal)?.get(&recording.gpu).map_err(Failure::internal)?;
+    let pairs: BTreeMap<usize, &validate::Pair> =
+        recording.cells.iter().copied().zip(&recording.pairs).collect();
+    let rows: Vec<(usize, Parts)> = record
+        .rows
+        .iter()
+        .enumerate()
+        .filter_map(|(index, row)| Some((index, Parts::of(record, row)?)))
+        .collect();
     let known = |part: &usize| pairs.contains_key(part);
-    let wanted: BTreeSet<usize> =
-        rows.iter().filter(|(_, parts)| parts.all().iter().all(known)).flat_map(|(_, parts)| parts.all()).collect();
+    let wanted: BTreeSet<usize> = rows
+        .iter()
+        .filter(|(_, parts)| parts.all().iter().all(known))
+        .flat_map(|(_, parts)| parts.all())
+        .collect();
     let wanted: Vec<(usize, &validate::Pair)> =
         wanted.into_iter().filter_map(|cell| Some((cell, *pairs.get(&cell)?))).collect();
     let params = Params::default();
@@ -42,7 +55,8 @@ pub(crate) fn modelled(record: &Record, text: &str, file: &str) -> Result<BTreeM
         result
     });
     bar.finish_and_clear();
-    let found: BTreeMap<usize, Compared> = found.into_iter().collect::<Result<_, _>>().map_err(Failure::input)?;
+    let found: BTreeMap<usize, Compared> =
+        found.into_iter().collect::<Result<_, _>>().map_err(Failure::input)?;
     Ok(rows.into_iter().filter_map(|(index, parts)| Some((index, parts.ratios(&found)?))).collect())
 }
 

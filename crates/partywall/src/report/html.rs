@@ -20,7 +20,10 @@ const MEASURES: [(&str, &str); 10] = [
         "response slowdown",
         "the same of response times, from a request's arrival to its completion: waiting behind other requests is in it",
     ),
-    ("simulated", "what the model says of the same tenants behind the same wall: slowdown, and what the best-effort tenant keeps"),
+    (
+        "simulated",
+        "what the model says of the same tenants behind the same wall: slowdown, and what the best-effort tenant keeps",
+    ),
     ("SLO misses", "fraction of requests whose response, waiting included, took longer than the objective"),
     ("BE kept", "rate of the best-effort tenant here over its rate alone on the whole GPU"),
     ("fault contained", "whether a fatal GPU fault of one tenant leaves the other running"),
@@ -193,7 +196,8 @@ impl Columns {
 
     fn names(self) -> Vec<&'static str> {
         let response = self.response.then_some("response slowdown");
-        let modelled = if self.modelled { vec!["simulated slowdown", "simulated BE kept"] } else { Vec::new() };
+        let modelled =
+            if self.modelled { vec!["simulated slowdown", "simulated BE kept"] } else { Vec::new() };
         let first = ["LS p50, ms", "LS p99, ms", "slowdown"].into_iter().chain(response);
         first.chain(self.objective.then_some("SLO misses")).chain(["BE kept"]).chain(modelled).collect()
     }

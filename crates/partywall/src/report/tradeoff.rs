@@ -37,10 +37,15 @@ pub(super) fn tradeoff(id: String, cells: &[Shown<'_>]) -> Picture {
     let area = Area { right: if saturated.is_empty() { AREA.right } else { COLUMN - 16.0 }, ..AREA };
     // From 1 (as alone) to at least 2, so that small differences do not look like large ones.
     let x = Scale::log(
-        points.iter().map(|(_, slowdown, _)| *slowdown).chain(modelled.iter().map(|one| one.1)).chain([1.0, 2.0]),
+        points
+            .iter()
+            .map(|(_, slowdown, _)| *slowdown)
+            .chain(modelled.iter().map(|one| one.1))
+            .chain([1.0, 2.0]),
         (area.left, area.right),
     );
-    let most = points.iter().map(|(_, _, kept)| *kept).chain(modelled.iter().map(|one| one.2)).fold(1.0, f64::max);
+    let most =
+        points.iter().map(|(_, _, kept)| *kept).chain(modelled.iter().map(|one| one.2)).fold(1.0, f64::max);
     let y = Scale::linear((0.0, most * 1.04), (area.bottom - 8.0, area.top));
     let ticks: Vec<(f64, String)> =
         y.ticks().into_iter().map(|tick| (y.at(tick), super::svg::tick_label(tick))).collect();

@@ -353,7 +353,12 @@ struct FakeNode {
 }
 
 impl Node for FakeNode {
-    fn admit(&mut self, name: &str, class: Class, sms: Option<SmSet>) -> Result<BTreeMap<String, String>, String> {
+    fn admit(
+        &mut self,
+        name: &str,
+        class: Class,
+        sms: Option<SmSet>,
+    ) -> Result<BTreeMap<String, String>, String> {
         self.names.push(name.to_owned());
         let sms = sms.map_or_else(|| "all".to_owned(), |set| set.to_string());
         Ok([("NODE".to_owned(), format!("{}: {name} {class} {sms}", self.setting))].into())

@@ -115,7 +115,10 @@ fn programs_are_known_by_their_commands_whatever_they_are_called() {
     assert_eq!(recording.cells, [0, 2]);
     assert!(recording.left_out[0].why.contains("follows requests by SMs"), "{:?}", recording.left_out);
     let (ls, be) = (recording.pairs[1].ls.as_ref().unwrap(), recording.pairs[1].be.as_ref().unwrap());
-    assert_eq!((&*ls.program, ls.solo_ms, &ls.load), ("resnet50-b1", Some(0.9), &Load::Poisson { rate_per_s: 300.0 }));
+    assert_eq!(
+        (&*ls.program, ls.solo_ms, &ls.load),
+        ("resnet50-b1", Some(0.9), &Load::Poisson { rate_per_s: 300.0 })
+    );
     assert_eq!((&*be.program, be.share), ("resnet152-b32", Some(Share::Sms(SmCount(66)))));
 }
 

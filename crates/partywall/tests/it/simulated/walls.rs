@@ -44,7 +44,8 @@ fn programs_as_they_are_run_behind_a_node_and_parts_become_one_record() {
     let scratch = Scratch::new("soft-walls");
     let file = scratch.file("walls.toml", PLAN);
     let measure = |more: &[&str]| {
-        let arguments = [&["--gpu", "sim:h200", "measure", "--plan", &file, "--out", "out", "--json"], more].concat();
+        let arguments =
+            [&["--gpu", "sim:h200", "measure", "--plan", &file, "--out", "out", "--json"], more].concat();
         json(&on(&scratch, &arguments))
     };
     let first = measure(&["--walls", "partywall", "--name", "first"]);
@@ -63,16 +64,20 @@ fn programs_as_they_are_run_behind_a_node_and_parts_become_one_record() {
     // Nothing decides about launches there, and nothing confines.
     let storm = node(&first, "time-slicing straight", "storm");
     assert_eq!((&storm["sms"], count(storm, "held_ns")), (&Value::Null, 0));
-    assert_eq!(first["summary"]["request.storm.partywall.time-slicing-straight"]["be_kept"], rows[1]["be_kept"]);
+    assert_eq!(
+        first["summary"]["request.storm.partywall.time-slicing-straight"]["be_kept"],
+        rows[1]["be_kept"]
+    );
 
     let part = |name: &str| scratch.0.join(format!("out/{name}.json")).display().to_string();
     let both = measure(&["--continue", &part("first"), "--name", "both"]);
-    let walls: Vec<&str> = both["rows"].as_array().unwrap().iter().map(|row| row["wall"].as_str().unwrap()).collect();
+    let walls: Vec<&str> =
+        both["rows"].as_array().unwrap().iter().map(|row| row["wall"].as_str().unwrap()).collect();
     assert_eq!(walls, ["partywall", "partywall", "green-contexts"]);
     assert_eq!(both["parts"].as_array().unwrap().len(), 2);
     let (ls, be) = ("request", "storm");
     let sms = [ls, be].map(|tenant| node(&both, "100/32 shim", tenant)["sms"].clone());
-    assert_eq!(sms, [100.into(), 32.into()]);
+    assert_eq!(sms, [100, 32].map(Value::from));
     // The same arrivals as in the first part.
     assert_eq!(both["tenants"][0]["load"], first["tenants"][0]["load"]);
     assert_eq!(first["tenants"][0]["duty"], 0.2);
@@ -81,7 +86,8 @@ fn programs_as_they_are_run_behind_a_node_and_parts_become_one_record() {
     refused(&twice, &["both have the row", "leave one of the records out"]);
     let rest = measure(&["--walls", "green-contexts", "--name", "rest"]);
     assert_eq!(rest["rows"].as_array().unwrap().len(), 1);
-    let merged = on(&scratch, &["measure", "merge", &part("rest"), &part("first"), "--name", "all", "--out", "out"]);
+    let merged =
+        on(&scratch, &["measure", "merge", &part("rest"), &part("first"), "--name", "all", "--out", "out"]);
     assert!(text(&merged.stdout).contains("partywall mps be=66sms decided"), "{}", text(&merged.stderr));
     let page = fs::read_to_string(scratch.0.join("out/all.html")).unwrap();
     assert!(page.contains("Part rest:") && page.contains("storm held"), "the page lacks what is measured");
