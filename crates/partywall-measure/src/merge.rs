@@ -266,7 +266,8 @@ mod tests {
             twice.contains("first and second both have the row `green-contexts 64/68 (one): a beside b`"),
             "{twice}"
         );
-        let cases: [(&str, fn(&mut Record)); 4] = [
+        type Change = fn(&mut Record);
+        let cases: [(&str, Change); 4] = [
             ("the seed: 1 and 7", |record| record.settings.seed = 7),
             ("the GPU and its driver: null and", |record| {
                 record.environment.gpu = Some(GpuRecord::default())

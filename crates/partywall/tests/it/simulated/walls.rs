@@ -77,7 +77,7 @@ fn programs_as_they_are_run_behind_a_node_and_parts_become_one_record() {
     assert_eq!(both["parts"].as_array().unwrap().len(), 2);
     let (ls, be) = ("request", "storm");
     let sms = [ls, be].map(|tenant| node(&both, "100/32 shim", tenant)["sms"].clone());
-    assert_eq!(sms, [Value::from(100), Value::from(32)]);
+    assert_eq!(sms, [100, 32].map(Value::from));
     // The same arrivals as in the first part.
     assert_eq!(both["tenants"][0]["load"], first["tenants"][0]["load"]);
     assert_eq!(first["tenants"][0]["duty"], 0.2);
