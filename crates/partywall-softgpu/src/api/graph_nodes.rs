@@ -194,7 +194,9 @@ fn first(node: &KernelNodeV1) -> KernelNode {
 fn launch(process: &Process, node: &KernelNode) -> Result<Operation, Code> {
     let shape = Shape { grid: node.grid, block: node.block, shared: node.shared };
     let function = if node.function == 0 { node.kernel } else { node.function };
-    let sms = process.context(node.context)?.sms();
+    // cuda.h: "This field is ignored if func is set". Then it is the current context.
+    let context = if node.function == 0 { node.context } else { 0 };
+    let sms = process.context(context)?.sms();
     let (parameters, extra) = (In::from_address(node.parameters), In::from_address(node.extra));
     Ok(Operation::Launch(Arc::new(made(process, function, shape, parameters, extra, sms)?)))
 }
