@@ -36,7 +36,7 @@ const COMPANY: Nanos = Nanos::from_secs(1);
 const LEASE: Nanos = Nanos::from_millis(300);
 
 /// All promises.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Promises {
     /// Who gets a line when something happens.
     news: Option<Sender<String>>,
@@ -55,16 +55,7 @@ pub(super) struct Promises {
 
 impl Promises {
     pub(super) fn new(news: Option<Sender<String>>, launches: &LaunchOptions) -> Self {
-        Self {
-            news,
-            trackers: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            work: BTreeMap::new(),
-            last_look: Nanos::ZERO,
-            last_work: Nanos::ZERO,
-            held_until: Nanos::ZERO,
-            steering: Steering::new(launches),
-        }
+        Self { news, steering: Steering::new(launches), ..Self::default() }
     }
 
     /// How best-effort tenants are steered.

@@ -108,7 +108,7 @@ impl State {
             signs: Signs::new()?,
             faults: FaultFacts::default(),
             tenants: BTreeMap::new(),
-            promises: Promises::new(None, &launches),
+            promises: Promises::default(),
             connections: BTreeMap::new(),
             generation: u64::from_ne_bytes(generation),
             started: clock::now(),

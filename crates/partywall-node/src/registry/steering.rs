@@ -48,6 +48,13 @@ pub(super) struct Steering {
     actions: Vec<Action>,
 }
 
+impl Default for Steering {
+    /// Nothing is steered.
+    fn default() -> Self {
+        Self::new(&LaunchOptions::default())
+    }
+}
+
 impl Steering {
     pub(super) fn new(options: &LaunchOptions) -> Self {
         let settings = options.settings();
