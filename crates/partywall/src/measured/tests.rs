@@ -2,7 +2,8 @@
 
 use partywall_measure::record::{CellError, ErrorKind, Record};
 
-use super::report;
+use super::{modelled, report, report_beside};
+use crate::report::Modelled;
 
 /// Two walls, one with a setting; the second lost its co-run.
 fn record(pretended: bool) -> Record {
@@ -139,4 +140,46 @@ fn a_rehearsal_never_looks_like_a_measurement() {
     assert!(report.table(100).contains("Pretended, not measured"));
     assert!(report.html().contains("These numbers are pretended."));
     assert!(report.pictures()[0].1.contains("Pretended"));
+}
+
+#[test]
+fn what_the_model_says_stands_beside_what_was_measured() {
+    let record = record(false);
+    let said = Modelled { slowdown_p50: 3.25, slowdown_p99: 9.0, kept: Some(0.625) };
+    let page = report_beside(&record, &[(0, said)].into()).html();
+    // Of the median, as the measured figure is.
+    for wanted in ["simulated slowdown", "3.25", "0.625", "class=\"ring w-mps-percentage\""] {
+        assert!(page.contains(wanted), "{wanted} is missing");
+    }
+    let without = report(&record).html();
+    assert!(!without.contains("simulated slowdown") && !without.contains("\"ring "), "nothing was simulated");
+}
+
+#[test]
+fn tenants_that_the_model_does_not_know_have_no_figures_of_it() {
+    let record = record(false);
+    let text = record.json().unwrap();
+    assert_eq!(modelled(&record, &text, "small.json").unwrap(), std::collections::BTreeMap::new());
+    let mut rehearsed = record;
+    rehearsed.pretended = true;
+    let text = rehearsed.json().unwrap();
+    let refused = modelled(&rehearsed, &text, "small.json").unwrap_err().to_string();
+    assert!(refused.contains("not measured on a GPU"), "{refused}");
+}
+
+#[test]
+fn settings_of_one_wall_are_joined_and_what_a_node_says_is_a_note() {
+    let mut record = record(false);
+    let mut other = (record.rows[0].clone(), record.cells[1].clone());
+    (other.0.setting, other.1.setting) = ("100/12".to_owned(), "100/12".to_owned());
+    other.1.node = vec![partywall_measure::record::NodeRecord {
+        tenant: "stream".to_owned(),
+        counted: [("held_ns".to_owned(), 2_500_000_000), ("graphs_cut".to_owned(), 3)].into(),
+        ..Default::default()
+    }];
+    record.rows.push(other.0);
+    record.cells.push(other.1);
+    let page = report(&record).html();
+    assert!(page.contains("class=\"frontier w-mps-percentage\""), "no line");
+    assert!(page.contains("stream held 2.5 s, 3 graphs of stream cut"), "no note");
 }

@@ -94,7 +94,8 @@ impl Matrix {
             if fits {
                 vec![shortened(&wall, wide + 10.0), shortened(&setting, wide)]
             } else {
-                [lines(&wall, wide), lines(&setting, wide)].concat()
+                // Widths are estimates on the safe side, and neighbours seldom have long lines side by side.
+                [lines(&wall, wide + 10.0), lines(&setting, wide + 10.0)].concat()
             }
         };
         columns.into_iter().map(head).collect()

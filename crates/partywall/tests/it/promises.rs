@@ -52,8 +52,9 @@ fn a_baseline_is_taken_and_a_slowdown_is_measured() {
     assert!(!status(&node).baseline.is_being_taken);
     wait("a slowdown", || status(&node).slowdown.is_some());
     let status = status(&node);
-    assert!(status.slowdown.unwrap() > 0.5, "{status:?}");
     assert!(status.beside.requests >= NEEDED);
+    let [alone, beside] = [status.baseline.p99_ns, status.beside.p99_ns].map(|p99| p99.unwrap().0);
+    assert_eq!(status.slowdown, Some(beside as f64 / alone as f64));
     let above = status.above.unwrap();
     let kept = above.above * 100 <= above.requests;
     assert_eq!(status.verdict, if kept { Verdict::Kept } else { Verdict::Broken }, "{status:?}");
@@ -61,7 +62,15 @@ fn a_baseline_is_taken_and_a_slowdown_is_measured() {
     let promise = node.view(LS).promise.unwrap();
     assert_eq!(promise.history.len() as u64, promise.status.breaks.min(16));
     assert!(!greedy.end().is_empty());
-    assert!(request.end().len() as u64 >= status.requests);
+    // The tenant measured as well, from before its first launch to after its wait.
+    let mut own: Vec<u64> = request.end().iter().map(|(start, end)| end - start).collect();
+    own.sort_unstable();
+    assert!(own.len() as u64 >= status.requests);
+    let (longest, beyond) = (own[own.len() - 1], own.iter().rev().take_while(|own| **own > beside).count());
+    assert!(alone <= longest && beside <= longest, "{status:?}, the longest of its own {longest}");
+    assert!(beyond as u64 >= status.beside.requests / 100, "{beyond} of its own above p99: {status:?}");
+    let medians = [status.baseline.p50_ns, status.beside.p50_ns].map(|p50| p50.unwrap().0);
+    assert!(medians.into_iter().all(|p50| own[0] / 2 < p50 && p50 <= longest), "{status:?}");
 }
 
 #[test]
