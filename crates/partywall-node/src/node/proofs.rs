@@ -13,19 +13,26 @@ use partywall_core::sm_proof::{Book, Finding, Standing, Subject};
 use partywall_core::sm_sets::SmSet;
 use partywall_core::tenant::{Baseline, Class, Slo, TenantId};
 use partywall_core::units::Nanos;
+use rustix::event::{Timespec, poll};
+use rustix::process::Signal;
 
 use super::Node;
 use super::requests::token;
+use crate::clock;
 use crate::connection::{Connection, Waiting};
 use crate::control::{Activity, Reply};
 use crate::error::Error;
 use crate::folder::write_whole;
+use crate::process::{self, Table};
 use crate::proof::{ProbeTask, Report, Task};
 use crate::supervise::Tenant;
-use crate::tenant::{TenantSpec, default_weight};
+use crate::tenant::{TenantSpec, Token, default_weight};
 
 /// How long a prover may take: more than it gives itself.
 const LIMIT: Nanos = Nanos::from_secs(90);
+
+/// How long probes may take to end when their prover is gone: the blocks that they have on the GPU leave first.
+const PROBES_END: Nanos = Nanos::from_secs(5);
 
 /// Longest report of a prover, bytes.
 const REPORT_MAX: usize = 1 << 20;
@@ -39,14 +46,17 @@ pub(super) struct Proofs {
     told: BTreeMap<TenantId, Option<String>>,
 }
 
+/// The tenant whose process a probe is, and what that carries.
+type Probe = (TenantId, Token);
+
 /// A prover at work.
 #[derive(Debug)]
 struct Running {
     prover: Child,
     said: Vec<u8>,
     sets: Vec<SmSet>,
-    /// The tenants whose processes its probes are.
-    probes: Vec<TenantId>,
+    /// The tenants whose processes its probes are, with what these carry.
+    probes: Vec<Probe>,
     until: Nanos,
 }
 
@@ -136,8 +146,8 @@ impl Node<'_> {
         let path = self.settings.folder.proof();
         let (mut tasks, mut probes, mut sets) = (Vec::new(), Vec::new(), Vec::new());
         for (set, subject) in due {
-            let (id, env) = self.probe(set)?;
-            probes.push(id);
+            let (probe, env) = self.probe(set)?;
+            probes.push(probe);
             sets.push(set);
             tasks.push(ProbeTask { sms: subject.sms, alone: subject.alone, groups: None, env });
         }
@@ -149,7 +159,7 @@ impl Node<'_> {
                 Ok(())
             }
             Err(error) => {
-                probes.into_iter().for_each(|id| self.service.remove_tenant(id));
+                probes.into_iter().for_each(|(id, _)| self.service.remove_tenant(id));
                 Err(error)
             }
         }
@@ -172,7 +182,7 @@ impl Node<'_> {
     }
 
     /// A tenant that a probe is a process of, confined to a set and with the environment of whoever has it.
-    fn probe(&mut self, set: SmSet) -> Result<(TenantId, BTreeMap<String, String>), Error> {
+    fn probe(&mut self, set: SmSet) -> Result<(Probe, BTreeMap<String, String>), Error> {
         // Latency-sensitive, so that best-effort launches stand back while it is at work, where launches are decided about.
         let class = Class::LatencySensitive;
         let id = self.id();
@@ -196,14 +206,14 @@ impl Node<'_> {
         env.extend(self.wall.variables(&spec.token, None));
         env.extend(self.walls.variables(class, None));
         self.service.add_probe(&spec).map_err(|error| Error::Refused(error.to_string()))?;
-        Ok((id, env))
+        Ok(((id, spec.token), env))
     }
 
     /// A prover has ended.
     fn proven(&mut self, mut running: Running, now: Nanos) {
         let _ = running.prover.wait();
         let _ = fs::remove_file(self.settings.folder.proof());
-        running.probes.iter().for_each(|id| self.service.remove_tenant(*id));
+        running.probes.iter().for_each(|(id, _)| self.service.remove_tenant(*id));
         let report: Option<Report> = serde_json::from_slice(&running.said).ok();
         match report {
             Some(Report { finding: Some(finding), .. }) => {
@@ -317,10 +327,25 @@ impl Node<'_> {
         }
     }
 
-    /// Ends the prover, if one is at work.
+    /// Ends the prover, if one is at work, and waits for its probes: the MPS daemon is not to end before its clients.
     pub(super) fn stop_proving(&mut self) {
         if let Some(mut running) = self.proofs.running.take() {
             running.end();
+            let own = rustix::process::getpid().as_raw_nonzero().get();
+            let until = clock::now().saturating_add(PROBES_END);
+            loop {
+                let table = Table::read();
+                let left: Vec<_> =
+                    running.probes.iter().flat_map(|(_, token)| table.carriers(token, own)).collect();
+                if left.is_empty() {
+                    break;
+                }
+                if clock::now() >= until {
+                    left.iter().for_each(|probe| process::signal(probe, Signal::KILL));
+                    break;
+                }
+                let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 }));
+            }
             let _ = fs::remove_file(self.settings.folder.proof());
         }
     }

@@ -12,6 +12,9 @@ pub(crate) const PROCESSES_MAX: usize = 256;
 /// SMs of a device at most.
 pub(crate) const SMS_MAX: usize = 64 * crate::context::SM_WORDS;
 
+/// Groups that can have blocks on an SM, of which one runs at a time. Others find no room there.
+pub(crate) const GROUPS_MAX: usize = 8;
+
 /// The whole file.
 #[repr(C)]
 pub(crate) struct Shared {
@@ -25,8 +28,9 @@ pub(crate) struct Shared {
     pub(crate) turns: Turns,
     pub(crate) totals: Totals,
     pub(crate) entries: [Entry; PROCESSES_MAX],
-    /// Whose block fills each SM: the pid in the upper half, the index of its entry and one in the lower; 0 for nobody's.
-    pub(crate) filled: [AtomicU64; SMS_MAX],
+    /// Whose blocks fill each SM, of one group in each place: the pid in the upper half, the index of its entry and one in the
+    /// lower; 0 for nobody's.
+    pub(crate) filled: [[AtomicU64; GROUPS_MAX]; SMS_MAX],
 }
 
 /// One direction of the link to the host.
@@ -95,6 +99,6 @@ mod tests {
         assert_eq!(offset_of!(Shared, totals), 104);
         assert_eq!(offset_of!(Shared, entries), 136);
         assert_eq!(offset_of!(Shared, filled), 136 + 80 * PROCESSES_MAX);
-        assert_eq!(size_of::<Shared>(), 136 + 80 * PROCESSES_MAX + 8 * SMS_MAX);
+        assert_eq!(size_of::<Shared>(), 136 + 80 * PROCESSES_MAX + 8 * SMS_MAX * GROUPS_MAX);
     }
 }

@@ -21,16 +21,24 @@ impl Device {
         let _locked = self.lock()?;
         let Some(own) = self.own_index() else { return Ok(SmSet::NONE) };
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let free = |device: &Self| SmSet::of(sms.iter().filter(|sm| !device.is_filled(*sm, own)).take(most));
-        let mut taken = free(self);
+        let mut taken = self.take_places(sms, most, own);
         if (taken.count() as usize) < most {
             // Somebody may have died with blocks on the device.
             self.reclaim();
-            taken = free(self);
+            taken = taken.union(self.take_places(sms, most - taken.count() as usize, own));
         }
-        let mark = mark(&self.shared().entries[own], own);
-        taken.iter().for_each(|sm| self.shared().filled[sm as usize].store(mark, Relaxed));
         Ok(taken)
+    }
+
+    /// Takes up to `most` SMs. Under the lock.
+    fn take_places(&self, sms: SmSet, most: usize, own: usize) -> SmSet {
+        let mark = mark(&self.shared().entries[own], own);
+        let place = |sm: &u32| self.place(*sm, own).map(|place| (*sm, place));
+        let taken = sms.iter().filter_map(|sm| place(&sm)).take(most);
+        SmSet::of(taken.map(|(sm, place)| {
+            place.store(mark, Relaxed);
+            sm
+        }))
     }
 
     /// Gives back what [`Device::fill_sms`] took.
@@ -42,8 +50,8 @@ impl Device {
         let Some(own) = self.own_index() else { return Ok(()) };
         let mark = mark(&self.shared().entries[own], own);
         for sm in sms.iter() {
-            // Another group's turn may have come meanwhile.
-            let _ = self.shared().filled[sm as usize].compare_exchange(mark, 0, Relaxed, Relaxed);
+            let places = self.shared().filled.get(sm as usize).into_iter().flatten();
+            places.filter(|place| place.load(Relaxed) == mark).for_each(|place| place.store(0, Relaxed));
         }
         Ok(())
     }
@@ -51,17 +59,23 @@ impl Device {
     /// Nothing on the device is of the entry `index`, which gets another process. Under the lock.
     pub(super) fn forget_blocks(&self, index: usize) {
         let its = |word: &&AtomicU64| word.load(Relaxed) as u32 == index as u32 + 1;
-        self.shared().filled.iter().filter(its).for_each(|word| word.store(0, Relaxed));
+        self.shared().filled.iter().flatten().filter(its).for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Whether a block of the group of entry `own` fills an SM. Under the lock.
-    fn is_filled(&self, sm: u32, own: usize) -> bool {
-        let Some(word) = self.shared().filled.get(sm as usize) else { return true };
-        let word = word.load(Relaxed);
-        let Some(index) = (word as u32).checked_sub(1) else { return false };
+    /// A place for a block of the group of entry `own` on an SM; `None` where the SM is full. Under the lock.
+    fn place(&self, sm: u32, own: usize) -> Option<&AtomicU64> {
         let entries = &self.shared().entries;
-        let holder = entries.get(index as usize).filter(|entry| mark(entry, index as usize) == word);
-        holder.is_some_and(|holder| group(holder) == group(&entries[own]))
+        let mut free = None;
+        for place in self.shared().filled.get(sm as usize)? {
+            let word = place.load(Relaxed);
+            let index = (word as u32).wrapping_sub(1) as usize;
+            match entries.get(index).filter(|entry| word != 0 && mark(entry, index) == word) {
+                Some(holder) if group(holder) == group(&entries[own]) => return None,
+                Some(_) => {}
+                None => free = Some(place),
+            }
+        }
+        free
     }
 }
 
@@ -112,6 +126,10 @@ mod tests {
         let (_directory, [a, other]) = processes([9, 10]);
         assert_eq!(a.fill_sms(SmSet::of(0..8), 8).unwrap().count(), 8);
         assert_eq!(other.fill_sms(SmSet::of(4..12), 8).unwrap().count(), 8);
+        // And what the one has stays its own.
+        assert_eq!(a.fill_sms(SmSet::of(0..9), 9).unwrap(), SmSet::of([8]));
+        other.empty_sms(SmSet::of(0..12)).unwrap();
+        assert_eq!(a.fill_sms(SmSet::of(0..9), 9).unwrap(), SmSet::NONE);
     }
 
     #[test]
