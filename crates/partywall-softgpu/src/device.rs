@@ -20,7 +20,7 @@ use crate::folder::{Folder, FolderError};
 use layout::{Entry, MAGIC, PROCESSES_MAX, Shared};
 
 pub mod fault;
-mod layout;
+pub(crate) mod layout;
 pub mod link;
 pub mod mps;
 pub(crate) mod process;

@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 
 use partywall_core::soft_gpu::{FILE, FORMAT, SoftGpu};
 
+use crate::device::layout::{MAGIC, Shared};
 use crate::environment;
 
-/// The file that all processes map.
+/// With what the name of the file begins that all processes map. The version of its layout follows: programs of another one, left from before
+/// an update or built beside this one, have a device of their own and do not meet what they cannot read.
 pub const STATE: &str = "device";
 
 /// Why there is no device.
@@ -82,7 +84,7 @@ impl Folder {
 
     /// The file of the shared state.
     pub fn state(&self) -> PathBuf {
-        self.path.join(STATE)
+        self.path.join(format!("{STATE}-{:x}-{:x}", MAGIC & 0xffff, size_of::<Shared>()))
     }
 }
 
@@ -128,7 +130,10 @@ pub(crate) mod tests {
     fn a_folder_says_what_the_device_is() {
         let (directory, folder) = made("h200");
         assert_eq!(folder.figures().gpu.sms.value, 132);
-        assert_eq!(folder.state(), directory.path().join("device"));
+        let state = folder.state();
+        assert_eq!(state.parent(), Some(directory.path()));
+        let version = format!("device-{:x}-{:x}", MAGIC & 0xffff, size_of::<Shared>());
+        assert_eq!(state.file_name(), Some(OsStr::new(&version)));
     }
 
     #[test]
