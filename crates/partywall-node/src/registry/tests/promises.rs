@@ -21,11 +21,16 @@ struct Scene {
 }
 
 impl Scene {
+    /// Best-effort tenants are not steered, so that all that is told is about the promise.
     fn new(slo: Slo) -> Self {
+        Self::steered(slo, false)
+    }
+
+    fn steered(slo: Slo, steered: bool) -> Self {
         let (sender, news) = mpsc::channel();
         let mut bench = Bench::new();
         bench.stop();
-        bench.launches = LaunchOptions { decided: true, ..LaunchOptions::default() };
+        bench.launches = LaunchOptions { decided: true, steered, ..LaunchOptions::default() };
         bench.news = Some(sender);
         bench.start();
         let promised = TenantSpec { slo, ..spec(LS, None) };
@@ -113,6 +118,28 @@ fn a_baseline_is_taken_alone_and_requests_beside_are_held_against_it() {
     assert!(scene.news.recv().unwrap().contains("tenant-2: the promise is kept again"));
     assert_eq!(scene.promise().status.slowdown, Some(1.0));
     assert!(!scene.promise().history[0].goes_on);
+}
+
+#[test]
+fn best_effort_tenants_get_as_much_room_as_the_promise_allows() {
+    let scene = Scene::steered(Slo { slowdown: None, p99: Some(Nanos(2 * MS)) }, true);
+    let chunk = || scene.be.page.node.chunk_ns.load(Ordering::Relaxed);
+    wait("the safest setting", || chunk() == 25_000);
+    scene.requests(WARM_UP, MS, true);
+    wait("a trial that is long enough", || {
+        scene.requests(200, MS, true);
+        chunk() == 50_000
+    });
+    // Under this one all requests are slow, and so they are under all others.
+    wait("it to be left", || {
+        scene.requests(20, 5 * MS, true);
+        chunk() != 50_000
+    });
+    wait("it to be said that there is nothing more to take away", || {
+        scene.requests(20, 5 * MS, true);
+        scene.news.try_iter().any(|line| line.contains("tenant-2: the promise cannot be kept"))
+    });
+    assert_eq!(chunk(), 25_000);
 }
 
 #[test]
