@@ -122,6 +122,10 @@ pub struct TenantView {
     pub launches: u64,
     /// Graphs launched.
     pub graph_launches: u64,
+    /// Graphs that there are now and that are launched in pieces, because launches are decided about.
+    pub graphs_cut: u32,
+    /// Graphs that cannot be cut: one launch of such a one may keep the device busy for as long as it takes.
+    pub graphs_whole: u32,
     /// Time that launches waited for their turn, summed up over threads.
     pub held_ns: Nanos,
     /// How often a packet was not through in time.
@@ -274,6 +278,8 @@ pub(crate) mod tests {
             device_to_host: side(4096),
             launches: 7,
             graph_launches: 0,
+            graphs_cut: 0,
+            graphs_whole: 0,
             held_ns: Nanos::ZERO,
             late_packets: 0,
             coverage: CoverageView { unknown: ["cuFoo".to_owned()].into(), ..CoverageView::default() },

@@ -341,6 +341,13 @@ const METRICS: &[Metric] = &[
         samples: |node| each(node, |tenant| tenant.graph_launches as f64),
     },
     Metric {
+        name: "partywall_tenant_graphs_whole",
+        kind: Kind::Gauge,
+        labels: TENANT,
+        help: "Graphs that cannot be launched in pieces",
+        samples: |node| each(node, |tenant| f64::from(tenant.graphs_whole)),
+    },
+    Metric {
         name: "partywall_tenant_launch_wait_seconds",
         kind: Kind::Counter,
         labels: TENANT,

@@ -49,6 +49,8 @@ pub(crate) struct Levels {
     pub(crate) memory_by_path: [u64; MEMORY_PATHS],
     /// Entry points: enforced, passed through, refused, unknown.
     pub(crate) covered: [u32; 4],
+    /// Graphs that are launched in pieces, and such that cannot be.
+    pub(crate) graphs: [u32; 2],
 }
 
 /// A process's page as far as it made sense.
@@ -111,6 +113,8 @@ impl Claims {
             sense &= fits;
             *known = if fits { count } else { *known };
         }
+        // Any number makes sense: graphs are the program's.
+        levels.graphs = [&shim.graphs_cut, &shim.graphs_whole].map(|count| count.load(Ordering::Relaxed));
         sense
     }
 }

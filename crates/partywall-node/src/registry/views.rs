@@ -79,6 +79,10 @@ impl State {
             guaranteed = guaranteed.filter(|guaranteed| !guaranteed);
         }
         let promise = self.promise(id, guaranteed, &reasons);
+        let graphs = |kind: usize| {
+            let of_member = |(_, _, member): (u64, &Connection, &Member)| member.claims.levels.graphs[kind];
+            self.members(id).map(of_member).fold(0, u32::saturating_add)
+        };
         TenantView {
             id,
             name: tenant.spec.name.clone(),
@@ -96,6 +100,8 @@ impl State {
             device_to_host: direction_view(&counters, 1),
             launches: counters.launches,
             graph_launches: counters.graph_launches,
+            graphs_cut: graphs(0),
+            graphs_whole: graphs(1),
             held_ns: Nanos(counters.held_ns),
             late_packets: tenant.ended_late + self.members(id).map(late).sum::<u64>(),
             coverage: tenant.coverage_view(),
