@@ -131,12 +131,6 @@ pub fn of(wall: Wall, survey: &Survey) -> Availability {
 pub fn on(wall: Wall, survey: &Survey, gpu: &Gpu) -> Availability {
     match wall {
         Wall::Sides => return sides(gpu),
-        Wall::Partywall => {
-            return Availability::missing(
-                "needs the node daemon, which this version does not have",
-                "a later version; `partywall demo` simulates it",
-            );
-        }
         Wall::Mig => return mig(survey, gpu),
         _ => {}
     }
@@ -146,6 +140,8 @@ pub fn on(wall: Wall, survey: &Survey, gpu: &Gpu) -> Availability {
     let found = match wall {
         Wall::TimeSlicing => time_slicing(gpu),
         Wall::Mps => mps(survey, gpu),
+        // Shares of the SMs are more than it has to have.
+        Wall::Partywall => capable(gpu, (7, 0), "Volta").unwrap_or_else(|| mps(survey, gpu)),
         Wall::MpsPercentage => capable(gpu, (7, 0), "Volta").unwrap_or_else(|| mps(survey, gpu)),
         Wall::MpsStatic => mps_static(survey, gpu),
         Wall::GreenContexts => green_contexts(survey, gpu),

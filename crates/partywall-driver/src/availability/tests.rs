@@ -100,14 +100,14 @@ fn missing(wall: Wall, survey: &Survey, because: &str, help: &str) {
 #[test]
 fn the_machine_that_was_measured() {
     let survey = machine();
-    for wall in [Wall::Exclusive, Wall::StreamPriority, Wall::TimeSlicing, Wall::Mps, Wall::MpsPercentage] {
+    let shared = [Wall::TimeSlicing, Wall::Mps, Wall::MpsPercentage, Wall::Partywall];
+    for wall in [Wall::Exclusive, Wall::StreamPriority].into_iter().chain(shared) {
         available(wall, &survey, "");
     }
     available(Wall::GreenContexts, &survey, "between processes under MPS");
     missing(Wall::MpsStatic, &survey, "this is R580", "R590");
     missing(Wall::Mig, &survey, "MIG is disabled", "`nvidia-smi mig -i 0 -cgi 3g.71gb,3g.71gb -C`");
     missing(Wall::Sides, &survey, "partywall vram", "kernels built for it");
-    missing(Wall::Partywall, &survey, "node daemon", "demo");
 }
 
 #[test]

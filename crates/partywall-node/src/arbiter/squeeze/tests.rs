@@ -1,3 +1,6 @@
+use partywall_core::sm_arbiter::MAX_BACKOFF;
+use proptest::prelude::*;
+
 use super::*;
 
 const LS: Class = Class::LatencySensitive;
@@ -208,4 +211,75 @@ fn settings_go_from_safe_to_free_and_have_the_one_that_was_asked_for() {
     assert!(settings.contains(&options.setting()) && settings.len() == 6);
     let counted = LaunchOptions { chunk: Nanos::ZERO, ..options };
     assert_eq!(counted.settings().len(), 2);
+}
+
+/// What can happen to three latency-sensitive and two best-effort processes.
+#[derive(Debug, Clone, Copy)]
+enum Happens {
+    Active(usize, bool),
+    Later(u64),
+    Gone(usize),
+    Measuring(u64),
+    Setting(bool),
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        4 => (0usize..3, any::<bool>()).prop_map(|(who, active)| Happens::Active(who, active)),
+        4 => (0u64..2_000_000).prop_map(Happens::Later),
+        1 => (0usize..5).prop_map(Happens::Gone),
+        1 => (0u64..5_000_000).prop_map(Happens::Measuring),
+        1 => any::<bool>().prop_map(Happens::Setting),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever happened: while somebody is active best-effort processes hold, if they are to; and once nobody is, they go on after the
+    /// hysteresis, which is bounded, also when somebody says for ever that it is at work.
+    #[test]
+    fn nobody_is_held_for_nothing(
+        steps in proptest::collection::vec(happens(), 0..40),
+        left_active in any::<bool>(),
+    ) {
+        let mut scene = Scene::new(&[LS, LS, LS, BE, BE]);
+        let (mut is_held, mut there) = (true, [true; 5]);
+        for step in steps {
+            match step {
+                Happens::Active(who, active) => scene.active(who, active),
+                Happens::Later(time) => drop(scene.later(Nanos(time))),
+                Happens::Gone(who) => {
+                    scene.squeeze.remove(scene.now, ProcessId(who as u64));
+                    there[who] = false;
+                }
+                Happens::Measuring(time) => {
+                    let now = scene.now;
+                    scene.squeeze.hold_until(now, now.saturating_add(Nanos(time)));
+                }
+                Happens::Setting(hold) => {
+                    scene.squeeze.set(Setting { hold, ..LaunchOptions::default().setting() });
+                    is_held = hold;
+                }
+            }
+            let holds = scene.holds();
+            prop_assert_eq!(&holds[..3], [false; 3], "latency-sensitive ones never do");
+            // A time of activity that is over counts no more, so this is about those that began just now.
+            if let Happens::Active(who, true) = step
+                && is_held
+                && there[who]
+                && scene.squeeze.processes[&ProcessId(who as u64)].since == scene.now
+            {
+                prop_assert!((3..5).all(|be| !there[be] || holds[be]), "{:?}", holds);
+            }
+        }
+        (0..3).for_each(|who| scene.pages[who].shim.active.store(u32::from(left_active), Ordering::Relaxed));
+        scene.later(Nanos(0));
+        let hysteresis = RELEASE.0 * MAX_BACKOFF;
+        scene.later(Nanos(LIMIT.0 + 5_000_000));
+        scene.later(Nanos(hysteresis));
+        scene.later(Nanos(0));
+        let holds = scene.holds();
+        prop_assert!((3..5).all(|be| !there[be] || !holds[be]), "{:?}", holds);
+    }
 }
