@@ -27,17 +27,31 @@ fn tenant(home: &Home, name: &str, class: &str, script: &str, restart: &str) -> 
     tenant.replace("class = \"best-effort\"", &format!("class = \"{class}\""))
 }
 
-/// One that faults in its first run, and in its second once a file is there.
+/// One that works, and in its first two runs faults once a file is there: when all others are clients as well.
 fn bad(home: &Home) -> String {
     let path = home.path().display();
+    let until = |file: &str| {
+        let (good, faulting) = (work(""), work(FAULTS));
+        format!("{good} & until [ -e {path}/{file} ]; do sleep 0.02; done; {faulting}")
+    };
     let script = format!(
-        "if [ ! -e {path}/first ]; then touch {path}/first; {first}\n\
-         elif [ ! -e {path}/second ]; then touch {path}/second; {good} & until [ -e {path}/again ]; do sleep 0.02; done; {first}\n\
-         else {good}\nfi",
-        first = work(FAULTS),
-        good = work(""),
+        "if [ ! -e {path}/ran-once ]; then touch {path}/ran-once; {}\n\
+         elif [ ! -e {path}/ran-twice ]; then touch {path}/ran-twice; {}\n\
+         else {}\nfi",
+        until("once"),
+        until("twice"),
+        work(""),
     );
     tenant(home, "bad", "best-effort", &script, "always")
+}
+
+/// All that were started are clients of the daemon, and known to be.
+fn are_clients(home: &Home) {
+    until("all are clients", || home.reports().iter().all(|report| report["facts"]["guaranteed"] == true));
+}
+
+fn fault(home: &Home, file: &str) {
+    fs::write(home.path().join(file), "").unwrap();
 }
 
 /// Whether a tenant of which this is said is back after so many faults.
@@ -60,6 +74,8 @@ fn clients_of_a_daemon_come_back_together_without_who_faults_twice() {
     ];
     let file = home.file(&format!("gpu.wall = \"mps\"\n{}", tenants.concat()));
     home.succeeds(&["up", "--detach", &file]);
+    are_clients(&home);
+    fault(&home, "once");
     until("all are back", || home.reports().iter().all(|report| is_back(report, 1)));
     let reports = home.reports();
     let running = |name: &str| {
@@ -81,7 +97,8 @@ fn clients_of_a_daemon_come_back_together_without_who_faults_twice() {
     let shown = home.succeeds(&["ps"]);
     assert!(shown.contains("by bad: the only one with an error of its own; recovered in "), "{shown}");
 
-    fs::write(home.path().join("again"), "").unwrap();
+    are_clients(&home);
+    fault(&home, "twice");
     let others =
         |is: &dyn Fn(&Value) -> bool| home.reports().iter().filter(|report| report["name"] != "bad").all(is);
     until("the others are back", || others(&|report| is_back(report, 2)));
@@ -121,6 +138,8 @@ fn who_is_not_to_be_started_again_is_told_why_it_ended() {
         reports.len() == 2 && reports.iter().all(|report| report["facts"]["processes"] == 1)
     });
     home.succeeds(&["up", "--detach", &home.file(&format!("gpu.wall = \"mps\"\n{}", bad(&home)))]);
+    are_clients(&home);
+    fault(&home, "once");
     let output = run.wait_with_output().unwrap();
     let said = text(&output.stderr);
     assert!(!output.status.success());
