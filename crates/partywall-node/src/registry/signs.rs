@@ -3,7 +3,7 @@
 //! What a page says is a claim. A process that claims a fault that was none has its neighbours ended for it, which it could have done by
 //! a real one as well, and is named for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,16 +17,23 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::member::{Connection, Member};
 use super::state::State;
+use crate::clock;
 use crate::tenant::Sign;
 
 /// Signs that wait at most: nobody takes them while the node is busy, and a tenant may have any number of processes in the meantime.
 const MAX_SIGNS: usize = 4_096;
+
+/// For how long a process that left with an error still counts as one that was there. A fault ends all clients at once, and some are
+/// gone before the node looks at the first of them: who is left then would seem to have been alone.
+const LEFT: Nanos = Nanos::from_secs(5);
 
 /// Signs that nobody has taken yet.
 #[derive(Debug)]
 pub(crate) struct Signs {
     waiting: Vec<(TenantId, Sign)>,
     bell: Arc<OwnedFd>,
+    /// Processes that left with an error, and when: the last at the end.
+    left: VecDeque<(Nanos, TenantId, Option<u32>)>,
 }
 
 /// What of a process was told already.
@@ -39,7 +46,7 @@ pub(crate) struct Shown {
 impl Signs {
     pub(crate) fn new() -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { waiting: Vec::new(), bell: Arc::new(bell) })
+        Ok(Self { waiting: Vec::new(), bell: Arc::new(bell), left: VecDeque::new() })
     }
 
     pub(crate) fn bell(&self) -> Arc<OwnedFd> {
@@ -97,7 +104,21 @@ impl State {
         }
     }
 
-    /// Processes that are clients of the daemon, as far as is known.
+    /// A process is about to be forgotten.
+    pub(crate) fn leaves(&mut self, number: u64, now: Nanos) {
+        self.look_for_signs_of(number, now);
+        let left = &mut self.signs.left;
+        while left.front().is_some_and(|(at, ..)| at.saturating_add(LEFT) < now) {
+            left.pop_front();
+        }
+        if let Some(connection) = self.connections.get(&number)
+            && let Some(member) = connection.member().filter(|member| member.shown.fault)
+        {
+            left.push_back((now, member.tenant, connection.pid_number()));
+        }
+    }
+
+    /// Processes that are clients of the daemon, as far as is known, and those that a fault has just ended.
     pub(crate) fn behind_mps(&self) -> BTreeMap<TenantId, BTreeSet<u32>> {
         let mut tenants: BTreeMap<TenantId, BTreeSet<u32>> = BTreeMap::new();
         if self.attaching.is_needed() {
@@ -107,6 +128,10 @@ impl State {
             for connection in self.connections.values().filter(may_be) {
                 let pids = connection.member().map(|member| tenants.entry(member.tenant).or_default());
                 pids.into_iter().for_each(|pids| pids.extend(connection.pid_number()));
+            }
+            let now = clock::now();
+            for &(_, id, pid) in self.signs.left.iter().filter(|(at, ..)| at.saturating_add(LEFT) >= now) {
+                tenants.entry(id).or_default().extend(pid);
             }
         }
         tenants

@@ -298,7 +298,7 @@ impl State {
 
     /// A process is over, with all that it held.
     pub(crate) fn gone(&mut self, number: u64, now: Nanos) {
-        self.look_for_signs_of(number, now);
+        self.leaves(number, now);
         let Some(mut connection) = self.connections.remove(&number) else { return };
         if let Some(member) = connection.member_mut() {
             member.claims.read(&member.page);
