@@ -24,6 +24,7 @@ mod cut;
 mod order;
 mod pieces;
 mod turnstile;
+pub(crate) mod within;
 
 pub(crate) use pieces::{forget, instantiated};
 

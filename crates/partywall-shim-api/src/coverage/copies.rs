@@ -9,7 +9,7 @@ pub(super) const COPIES: Subject = Subject {
     rules: &RULES,
 };
 
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 10] = [
     enforced(
         &[
             "cuMemcpy",
@@ -41,9 +41,18 @@ const RULES: [Rule; 7] = [
         ],
         "the versions with addresses of 32 bits, which cannot name memory of today's devices",
     ),
+    enforced(
+        &["cuMemcpyDtoD", "cuMemcpyDtoDAsync"],
+        "within the device: uses no link. Where launches are decided about, a launch like others; a best-effort tenant's goes in pieces of \
+         64 MiB, but not where its ranges overlap or its stream is under capture",
+    ),
     passed(
-        &["cuMemcpyAtoA", "cuMemcpyAtoD", "cuMemcpyDtoA", "cuMemcpyDtoD", "cuMemcpyDtoDAsync"],
-        "within the device: uses no link",
+        &["cuMemcpyDtoD_v1", "cuMemcpyDtoDAsync_v1"],
+        "the versions with addresses of 32 bits, which cannot name memory of today's devices",
+    ),
+    passed(
+        &["cuMemcpyAtoA", "cuMemcpyAtoD", "cuMemcpyDtoA"],
+        "within the device, from or to one-dimensional arrays: uses no link and waits for no turn; arrays are rare outside graphics",
     ),
     passed(
         &["cuMemcpyAtoH", "cuMemcpyAtoHAsync", "cuMemcpyHtoA", "cuMemcpyHtoAAsync"],
@@ -70,6 +79,17 @@ const RULES: [Rule; 7] = [
     ),
     passed(
         &[
+            "cuMemsetD8_v1",
+            "cuMemsetD16_v1",
+            "cuMemsetD32_v1",
+            "cuMemsetD2D8_v1",
+            "cuMemsetD2D16_v1",
+            "cuMemsetD2D32_v1",
+        ],
+        "the versions with addresses of 32 bits, which cannot name memory of today's devices",
+    ),
+    enforced(
+        &[
             "cuMemsetD8",
             "cuMemsetD8Async",
             "cuMemsetD16",
@@ -83,6 +103,7 @@ const RULES: [Rule; 7] = [
             "cuMemsetD2D32",
             "cuMemsetD2D32Async",
         ],
-        "fills memory on the device and uses no link",
+        "fills memory on the device and uses no link. Where launches are decided about, a launch like others; a best-effort tenant's in a row \
+         goes in pieces of 64 MiB, but not where its stream is under capture",
     ),
 ];

@@ -8,7 +8,7 @@ use super::cuda::{self, Cuda, Kind, MEMORY_HOST, MEMORY_UNIFIED, Planes, Rows, W
 use super::driver::Stream;
 use super::submit::{Job, Place, submit};
 use super::{announce, gate, pageable, shared};
-use crate::launch::busy;
+use crate::launch::{busy, within};
 use crate::node;
 use crate::process::page;
 use crate::sys::CUresult;
@@ -169,7 +169,8 @@ pub(super) fn between(
     blocks: bool,
     pass: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    if is_small(IN, bytes) && is_small(OUT, bytes) {
+    let is_launch = within::is_large(bytes);
+    if !is_launch && is_small(IN, bytes) && is_small(OUT, bytes) {
         return pass();
     }
     let is_host = |kind| matches!(kind, Kind::Pinned | Kind::Pageable);
@@ -180,6 +181,7 @@ pub(super) fn between(
         (kind, Kind::Device) if is_host(kind) => {
             to_host(ptr::with_exposed_provenance_mut(to as usize), from, bytes, stream, blocks, pass)
         }
+        (Kind::Device, Kind::Device) if is_launch => within::between(to, from, bytes, stream),
         _ => pass(),
     }
 }
@@ -239,7 +241,7 @@ pub(super) fn rows(
     // SAFETY: null or the program's description of a copy, which it vouches for.
     let Some(&rows) = (unsafe { copy.as_ref() }) else { return pass() };
     let bytes = rows.width.saturating_mul(rows.height);
-    if bytes == 0 || is_small(IN, bytes) && is_small(OUT, bytes) {
+    if bytes == 0 || !within::is_large(bytes) && is_small(IN, bytes) && is_small(OUT, bytes) {
         return pass();
     }
     let offset = |x: usize, y: usize, pitch: usize| x.wrapping_add(y.wrapping_mul(pitch));
@@ -260,7 +262,7 @@ pub(super) fn rows(
         plane: 0,
     };
     let Some((direction, host, span)) = over_the_link(&from, &to, (rows.width, rows.height, 1)) else {
-        return pass();
+        return within::whole(stream, pass);
     };
     let what = What::Rows(rows);
     let request = || Request { what, direction, host, span, bytes, grain: rows.width, parts: 1 };
@@ -279,7 +281,7 @@ pub(super) fn planes(
     let Some(&planes) = (unsafe { copy.as_ref() }) else { return pass() };
     let plane = planes.width.saturating_mul(planes.height);
     let bytes = plane.saturating_mul(planes.depth);
-    if bytes == 0 || is_small(IN, bytes) && is_small(OUT, bytes) {
+    if bytes == 0 || !within::is_large(bytes) && is_small(IN, bytes) && is_small(OUT, bytes) {
         return pass();
     }
     let side = |kind, host, device, (x, y, z): (usize, usize, usize), pitch: usize, height: usize| Side {
@@ -308,7 +310,9 @@ pub(super) fn planes(
         dst.height,
     );
     let size = (planes.width, planes.height, planes.depth);
-    let Some((direction, host, span)) = over_the_link(&from, &to, size) else { return pass() };
+    let Some((direction, host, span)) = over_the_link(&from, &to, size) else {
+        return within::whole(stream, pass);
+    };
     let request = || {
         let by_row = plane as u64 > packet();
         let (grain, parts) = if by_row { (planes.width, planes.depth) } else { (plane, 1) };
