@@ -395,6 +395,7 @@ fn defaults(bench: &Bench) -> Result<Facts, Problem> {
         ("a_for_one_of_b", sets.waits(b, 0, a)?),
         ("a_for_one_of_primary", sets.waits(primary, 0, a)?),
         ("primary_for_one_of_a", sets.waits(a, 0, primary)?),
+        ("primary_for_its_own", sets.waits(primary, 0, primary)?),
     ];
     Ok(facts.into())
 }
