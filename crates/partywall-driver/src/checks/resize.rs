@@ -19,6 +19,7 @@ use crate::graph::Graph;
 use crate::green::GreenContext;
 use crate::kernels::Part;
 use crate::memory::DeviceBuffer;
+use crate::module::Function;
 use crate::stream::Stream;
 use crate::sys::{
     Api, CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING, CUcontext, CUevent, CUfunction, CUgraph,
@@ -26,6 +27,7 @@ use crate::sys::{
 };
 
 mod one_node;
+mod order;
 
 /// Numbers by name: the answer of a check.
 pub(super) type Facts = BTreeMap<&'static str, f64>;
@@ -33,7 +35,7 @@ pub(super) type Facts = BTreeMap<&'static str, f64>;
 type Question = fn(&Bench) -> Result<Facts, Problem>;
 
 /// The checks, with what is asked.
-pub(super) const QUESTIONS: [(&str, Question); 7] = [
+pub(super) const QUESTIONS: [(&str, Question); 8] = [
     ("which SMs kernel nodes of a cloned graph use that were given another green context", nodes),
     ("which SMs a launch uses into a stream of one green context while another is current", streams),
     ("what changing the current green context costs", switches),
@@ -44,6 +46,7 @@ pub(super) const QUESTIONS: [(&str, Question); 7] = [
         one_node::launches,
     ),
     ("for which blocking streams the default stream of a green context waits", defaults),
+    ("what the streams of a green context keep in order", order::kept),
 ];
 
 const PTX: &str = concat!(include_str!("../../../../kernels/ptx/placement.ptx"), "\0");
@@ -459,6 +462,20 @@ impl Sets<'_> {
         queue: impl FnOnce(&Event) -> Result<(), DriverError>,
     ) -> Result<bool, Problem> {
         let (context, api) = (self.context(), self.context().api());
+        let first = |stay: &Function, places: &mut [*mut c_void; 3]| {
+            let _current = context.push(of)?;
+            launch(api, stay.raw(), stream, 1, places.as_mut_ptr())
+        };
+        self.held(first, queue)
+    }
+
+    /// Whether what `queue` queues, with an event behind it, waits for a kernel that stays, which `first` puts somewhere.
+    fn held(
+        &self,
+        first: impl FnOnce(&Function, &mut [*mut c_void; 3]) -> Result<(), DriverError>,
+        queue: impl FnOnce(&Event) -> Result<(), DriverError>,
+    ) -> Result<bool, Problem> {
+        let context = self.context();
         let stay = context.module(PTX.trim_end_matches('\0'))?.function("stay")?;
         let (states, go, done) =
             (context.pinned(Bytes(4))?, context.pinned(Bytes(4))?, context.event(false)?);
@@ -466,10 +483,7 @@ impl Sets<'_> {
         let mut places: [*mut c_void; 3] =
             [(&raw mut at).cast(), (&raw mut go_at).cast(), (&raw mut patience).cast()];
         let held = || -> Result<bool, DriverError> {
-            {
-                let _current = context.push(of)?;
-                launch(api, stay.raw(), stream, 1, places.as_mut_ptr())?;
-            }
+            first(&stay, &mut places)?;
             queue(&done)?;
             let through = clock::wait_for(PAUSE, || match done.query() {
                 Ok(false) => None,
