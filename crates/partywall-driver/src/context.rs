@@ -18,7 +18,10 @@ use crate::event::Event;
 use crate::memory::{DeviceBuffer, PinnedBuffer};
 use crate::module::Module;
 use crate::stream::{Priority, Stream};
-use crate::sys::{Api, CU_EXEC_AFFINITY_TYPE_SM_COUNT, CUcontext, CUexecAffinityParam, CUresult};
+use crate::sys::{
+    Api, CU_DEV_RESOURCE_TYPE_SM, CU_EXEC_AFFINITY_TYPE_SM_COUNT, CUcontext, CUdevResource,
+    CUexecAffinityParam, CUresult,
+};
 
 /// The primary context of a device, retained. Cheap to clone; everything made in it keeps it alive.
 #[derive(Clone)]
@@ -145,6 +148,19 @@ impl Context {
         let code = unsafe { (self.api().cuMemGetInfo_v2)(&mut free, &mut total) };
         self.api().check(code, "cuMemGetInfo_v2", || "asking for free memory".into())?;
         Ok((Bytes(free as u64), Bytes(total as u64)))
+    }
+
+    /// The SMs that kernels of this context use.
+    ///
+    /// # Errors
+    /// [`DriverError::SymbolMissing`], or what the driver returned.
+    pub fn sms(&self) -> Result<SmCount, DriverError> {
+        let ask = self.api().cuCtxGetDevResource()?;
+        let mut resource = CUdevResource::EMPTY;
+        // SAFETY: the context is alive; `resource` is a valid place for the answer.
+        let code = unsafe { ask(self.raw(), &mut resource, CU_DEV_RESOURCE_TYPE_SM) };
+        self.api().check(code, "cuCtxGetDevResource", || "asking for the SMs of a context".into())?;
+        Ok(SmCount(resource.sm.smCount))
     }
 
     /// The SMs that execution affinity (an MPS percentage per context) leaves to this context.

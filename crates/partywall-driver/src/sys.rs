@@ -379,6 +379,7 @@ functions! {
         cuFuncLoad since (12, 4) (CUfunction);
         cuFuncGetParamInfo since (12, 4) (CUfunction, usize, *mut usize, *mut usize);
         cuDeviceGetDevResource since (12, 4) (CUdevice, *mut CUdevResource, c_uint);
+        cuCtxGetDevResource since (12, 4) (CUcontext, *mut CUdevResource, c_uint);
         cuGreenCtxGetDevResource since (12, 4) (CUgreenCtx, *mut CUdevResource, c_uint);
         cuDevSmResourceSplitByCount since (12, 4) (
             *mut CUdevResource, *mut c_uint, *const CUdevResource, *mut CUdevResource, c_uint, c_uint,

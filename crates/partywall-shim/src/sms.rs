@@ -14,9 +14,12 @@
 //! makes the green context current, and wherever the driver would name the green context, the program is told the primary one.
 //!
 //! What has to be repaired: graphs are launched by the driver in a stream of the primary context (seen on an H200 with CUDA 13.0,
-//! November 2026), so waiting for the current context alone returns too early; the library waits for both. The number of SMs of
-//! the device is told as that of the tenant: a cooperative kernel of one block for each of 132 SMs would not fit fewer, and would be
-//! refused.
+//! November 2026), so waiting for the current context alone returns too early; the library waits for both.
+//!
+//! What is not repaired: the program is told the device's number of SMs. When it was told the tenant's, cuDNN computed wrong results, NaN among
+//! them, with 48, 84, 92 and 104 SMs of 132 on that machine, and right ones with 64; told all, it computed right ones with every number.
+//! A program that launches a cooperative kernel of a block for each SM is refused by the driver, with an error that says so. Who
+//! asks for the SMs of the context (`cuCtxGetDevResource`) is told the tenant's.
 //!
 //! A context that a program makes for itself is no view of the primary one and cannot be confined. A program that divides SMs itself
 //! could leave its own. Both are refused to confined tenants, with a line on standard error.
@@ -32,11 +35,9 @@
 //! - S5: a child after `fork` begins anew.
 #![allow(non_snake_case, reason = "the names are the driver's")]
 
-use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{c_uint, c_ulonglong, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-
-use partywall_shim_api::page::SmSet;
 
 use crate::hooks::{Hook, hooks};
 use crate::process::page;
@@ -61,12 +62,12 @@ pub(crate) static HOOKS: &[Hook] = hooks![
     cuStreamGetCtx_ptsz,
     cuStreamGetCtx_v2,
     cuStreamGetCtx_v2_ptsz,
-    cuDeviceGetAttribute,
+    cuCtxGetDevResource,
     cuGreenCtxCreate,
 ];
 
 mod real {
-    use super::{CUcontext, CUdevice, CUstream, c_int, c_uint, c_ulonglong, c_void};
+    use super::{CUcontext, CUdevice, CUstream, c_uint, c_ulonglong, c_void};
 
     crate::real::functions! {
         fn cuCtxSetCurrent(context: CUcontext);
@@ -80,13 +81,10 @@ mod real {
         fn cuStreamGetCtx_ptsz(stream: CUstream, context: *mut CUcontext);
         fn cuStreamGetCtx_v2(stream: CUstream, context: *mut CUcontext, green: *mut *mut c_void);
         fn cuStreamGetCtx_v2_ptsz(stream: CUstream, context: *mut CUcontext, green: *mut *mut c_void);
-        fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: CUdevice);
+        fn cuCtxGetDevResource(context: CUcontext, resource: *mut c_void, kind: c_uint);
         fn cuGreenCtxCreate(green: *mut *mut c_void, description: *mut c_void, device: CUdevice, flags: c_uint);
     }
 }
-
-/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
-const SM_COUNT: c_uint = 16;
 
 /// The green context of this process, once there is one. What it points to is never freed: another thread may be looking.
 static CONFINED: AtomicPtr<Confined> = AtomicPtr::new(ptr::null_mut());
@@ -238,24 +236,13 @@ unsafe extern "C" fn cuCtxGetId(context: CUcontext, id: *mut c_ulonglong) -> CUr
     unsafe { real::cuCtxGetId(asked, id) }
 }
 
-unsafe extern "C" fn cuDeviceGetAttribute(
-    value: *mut c_int,
-    attribute: c_uint,
-    device: CUdevice,
+unsafe extern "C" fn cuCtxGetDevResource(
+    context: CUcontext,
+    resource: *mut c_void,
+    kind: c_uint,
 ) -> CUresult {
-    // SAFETY: the arguments are the program's, passed on as they are.
-    let result = unsafe { real::cuDeviceGetAttribute(value, attribute, device) };
-    if attribute == SM_COUNT
-        && result == CUresult::SUCCESS
-        && let Some(SmSet { groups, sms_per_group, .. }) = page().header.sm_set()
-    {
-        // SAFETY: the driver has written to it.
-        let all = unsafe { *value };
-        let ours = groups.saturating_mul(sms_per_group).min(c_int::MAX.cast_unsigned()).cast_signed();
-        // SAFETY: as above.
-        unsafe { *value = all.min(ours) };
-    }
-    result
+    // SAFETY: the arguments are the program's, or the other view of its context.
+    unsafe { real::cuCtxGetDevResource(inner(context), resource, kind) }
 }
 
 unsafe extern "C" fn cuGreenCtxCreate(

@@ -137,7 +137,7 @@ impl Probe {
             set: Crowd::new(&context, stream()?, sms)?,
             more: Crowd::new(&context, stream()?, 1)?,
             shared: Bytes(u64::try_from(shared).unwrap_or(0)),
-            sms: green.as_ref().map_or(device.sms()?, |green| green.sms()).0,
+            sms: green.as_ref().map_or(context.sms()?, |green| green.sms()).0,
             patience,
             is_leaving: false,
         };

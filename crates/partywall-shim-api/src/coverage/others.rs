@@ -24,12 +24,9 @@ pub(super) const DEVICES: Subject = Subject {
     name: "Devices",
     about: "What is there. Programs see the real device; only its memory appears as large as the quota.",
     rules: &[
-        enforced(
-            &["cuDeviceGetAttribute"],
-            "the number of SMs is that of the tenant, where it is confined to some; all other attributes are the device's",
-        ),
         passed(
             &[
+                "cuDeviceGetAttribute",
                 "cuDeviceCanAccessPeer",
                 "cuDeviceComputeCapability",
                 "cuDeviceGet",
@@ -408,10 +405,10 @@ pub(super) const GREEN: Subject = Subject {
             &["cuGreenCtxCreate"],
             "refused to a tenant that is confined to some SMs: it would leave them",
         ),
+        enforced(&["cuCtxGetDevResource"], "tells the tenant's SMs, where it is confined to some"),
         passed(
             &[
                 "cuCtxFromGreenCtx",
-                "cuCtxGetDevResource",
                 "cuDevResourceGenerateDesc",
                 "cuDevSmResourceSplit",
                 "cuDevSmResourceSplitByCount",

@@ -49,12 +49,7 @@ pub(crate) fn whole(stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult
 }
 
 /// One in a row, of elements: `call` does so many of them from one on.
-fn elements(
-    stream: Stream,
-    count: usize,
-    size: usize,
-    call: impl Fn(usize, usize) -> CUresult,
-) -> CUresult {
+fn elements(stream: Stream, count: usize, size: usize, call: impl Fn(usize, usize) -> CUresult) -> CUresult {
     if !is_decided() {
         return call(0, count);
     }

@@ -11,6 +11,10 @@ pub(crate) const GROUPS: &str = "PARTYWALL_TEST_GROUPS";
 const SMS_PER_GROUP: u32 = 2;
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 const SM_COUNT: u32 = 16;
+/// `CU_DEV_RESOURCE_TYPE_SM`, the size of `CUdevResource`, and the word of it that is the number of SMs.
+const SM_RESOURCE: u32 = 1;
+const RESOURCE_WORDS: usize = 36;
+const SM_WORD: usize = 24;
 const ALL_SMS: u32 = 132;
 const NOT_SUPPORTED: u32 = 801;
 const LEGACY: Handle = std::ptr::without_provenance_mut(1);
@@ -115,9 +119,13 @@ pub(crate) fn run() {
         unsafe { ok((cuda.cuDeviceGetAttribute)(&raw mut sms, SM_COUNT, 0)) };
         sms as u32
     };
-    assert_eq!(sms(&cuda), count);
+    assert_eq!(sms(&cuda), ALL_SMS, "cuDNN computes wrong results otherwise");
     for _ in 0..2 {
         let context = primary(&cuda);
+        let mut resource = [0_u32; RESOURCE_WORDS];
+        // SAFETY: room for the answer.
+        unsafe { ok((cuda.cuCtxGetDevResource)(context, resource.as_mut_ptr().cast(), SM_RESOURCE)) };
+        assert_eq!(resource[SM_WORD], count);
         everywhere(&cuda, context, expected);
         // SAFETY: documented use; nothing of the context is used any more.
         unsafe { ok((cuda.cuDevicePrimaryCtxReset_v2)(0)) };

@@ -38,6 +38,7 @@ pub(crate) type Handle = *mut c_void;
 
 functions! {
     cuInit(c_uint);
+    cuCtxGetDevResource(Handle, *mut c_void, c_uint);
     cuDeviceTotalMem_v2(*mut usize, c_int);
     cuCtxCreate_v2(*mut Handle, c_uint, c_int);
     cuCtxDestroy_v2(Handle);
