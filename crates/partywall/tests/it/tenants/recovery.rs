@@ -12,7 +12,7 @@ use crate::text;
 const RUN: &str = r#"{"run": {"run": 1, "load": {"closed": {"pause_ns": 3000000, "depth": 1}}, "begin": 0, "requests_max": 100000}}"#;
 
 /// Fails in the way of the device, after it has worked for a moment.
-const FAULTS: &str = "PARTYWALL_SOFTGPU_FAULT=assert-at-launch=2000";
+const FAULTS: &str = "PARTYWALL_SOFTGPU_FAULT=assert-for-all-at-launch=2000";
 
 /// A shell command that works.
 fn work(variables: &str) -> String {
