@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""Two latency-sensitive and two best-effort tenants behind an MPS daemon, one of which faults the GPU: whether all come back, in which
-order, how long it takes, and whether the culprit is named, and kept out after its second fault.
+"""Two latency-sensitive and two best-effort tenants behind an MPS daemon, one of which faults the GPU twice.
 
-    python3 workloads/checks/recover.py --partywall target/release/partywall --out recover.json
+    python3 workloads/checks/recover.py --partywall target/release/partywall --fault illegal --out recover.json
     python3 workloads/checks/recover.py --gpu sim:h200
 
+`--fault illegal`: an illegal address ends the work of all. All come back, latency-sensitive ones first, and nobody but the culprit is
+blamed: where the driver tells all the same at the same time, nobody is. Who is surely the culprit twice is kept out. `--fault assert`: a
+device-side assertion ends the work of its own process. Nobody but the culprit is ended, and it is not kept out.
+
 On a real GPU the tenants are PyTorch programs (workloads/torch/tenant.py), on a simulated one built-in ones. Prints a record as JSON: what
-each tenant was told by the driver, and what the MPS server wrote to its log meanwhile, are in it, because neither is documented.
-Exit status: 0 if all held, 1 if something did not."""
+each tenant was told by the driver and when, how the MPS server said that it was, and what the daemon wrote meanwhile, are in it,
+because none of that is documented. Exit status: 0 if all held, 1 if something did not."""
 
 import argparse
 import contextlib
+import glob
 import json
 import os
 import shutil
@@ -18,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -27,10 +32,16 @@ LIMIT_S = 120
 END_S = 30
 POLL_S = 0.2
 LOG_BYTES = 64 << 10
+# How often the MPS server is asked how it is, and how long an answer may take.
+STATUS_S, ANSWER_S = 0.25, 5
 RUN = {"run": {"run": 1, "load": {"closed": {"pause_ns": 3_000_000, "depth": 1}}, "begin": 0, "requests_max": 1_000_000}}
 CULPRIT, FIRST, OTHER = "bad", ("ls-1", "ls-2"), "be"
 # Lookups before the one that faults: a few seconds with the pause above.
 LOOKUPS = 500
+# What is injected on a simulated GPU.
+SIMULATED = {"assert": "assert-at-launch=2000", "illegal": "illegal-access-at-launch=2000"}
+# Evidence of which the node is sure; two such verdicts keep a tenant out.
+SURE = ("named-by-server", "only-own-code", "alone")
 
 
 class Failed(Exception):
@@ -42,11 +53,11 @@ def fed(command):
     return f"(echo '{json.dumps(RUN)}'; exec tail -f /dev/null) | {command} > /dev/null"
 
 
-def commands(simulated, python):
+def commands(simulated, python, kind):
     """What tenants run: by name, and what faults."""
     if simulated:
         work = "partywall tenant tiny-kernels:ls"
-        return {name: work for name in (*FIRST, OTHER, CULPRIT)}, f"PARTYWALL_SOFTGPU_FAULT=assert-at-launch=2000 {work}"
+        return {name: work for name in (*FIRST, OTHER, CULPRIT)}, f"PARTYWALL_SOFTGPU_FAULT={SIMULATED[kind]} {work}"
     torch = f"{python} {TENANT}"
     good = {
         "ls-1": f"{torch} network resnet50 --batch 1",
@@ -54,22 +65,21 @@ def commands(simulated, python):
         OTHER: f"{torch} gemm --size 4096",
         CULPRIT: f"{torch} gemm --size 4096",
     }
-    return good, f"{torch} fault --after {LOOKUPS}"
+    return good, f"{torch} fault --kind {kind} --after {LOOKUPS}"
 
 
 def culprits(good, fault, folder):
-    """Faults in its first run, in its second one once there is a file, and works in any other."""
-    path = {name: os.path.join(folder, name) for name in ("first", "second", "again")}
-    return (
-        f"if [ ! -e {path['first']} ]; then touch {path['first']}; {fed(fault)}\n"
-        f"elif [ ! -e {path['second']} ]; then touch {path['second']}; {fed(good)} &\n"
-        f"until [ -e {path['again']} ]; do sleep 0.1; done; {fed(fault)}\n"
-        f"else {fed(good)}\nfi"
-    )
+    """Works, and in its first two runs faults once there is a file: when all others are clients, too."""
+
+    def script(number):
+        ran, told = os.path.join(folder, f"ran-{number}"), os.path.join(folder, f"fault-{number}")
+        return f"[ ! -e {ran} ]; then touch {ran}; {fed(good)} &\nuntil [ -e {told} ]; do sleep 0.1; done; {fed(fault)}"
+
+    return f"if {script(1)}\nelif {script(2)}\nelse {fed(good)}\nfi"
 
 
-def tenants_file(simulated, python, folder, wall):
-    good, fault = commands(simulated, python)
+def tenants_file(simulated, python, folder, wall, kind):
+    good, fault = commands(simulated, python, kind)
     text = [f'gpu.wall = "{wall}"']
     for name, klass in ((CULPRIT, "best-effort"), (FIRST[0], "latency-sensitive"), (OTHER, "best-effort"), (FIRST[1], "latency-sensitive")):
         script = culprits(good[name], fault, folder) if name == CULPRIT else fed(good[name])
@@ -84,46 +94,71 @@ def seconds(nanoseconds):
     return None if nanoseconds is None else nanoseconds / 1e9
 
 
-def faults_of(report):
+def last_fault(reports):
+    """What is said of the last fault, by those whom it concerned."""
+    return max((report["last_fault"] for report in reports if report["last_fault"]), key=lambda fault: fault["number"])
+
+
+def fault_of(reports):
     """The last fault, as the record has it."""
-    fault = report["last_fault"]
+    fault = last_fault(reports)
     return {
         "number": fault["number"],
         "culprit": fault["culprit"],
         "evidence": fault["evidence"],
         "told": fault["told"],
+        "told_after_s": {name: seconds(after) for name, after in fault["told_after_ns"].items()},
+        "server": fault["server"],
         "recover_s": seconds(fault["recover_ns"]),
+        "restarts": {report["name"]: report["restarts"] for report in reports},
     }
 
 
-def is_back(report, faults):
-    """Whether a tenant runs after so many faults, the last of which is over."""
-    last = report["last_fault"]
-    return bool(
-        last
-        and last["number"] == faults
-        and last["recover_ns"] is not None
-        and report["activity"] == "running"
-        and report["facts"]["processes"] > 0
-    )
+def is_running(report):
+    return report["activity"] == "running" and report["facts"]["processes"] > 0
 
 
-def wrong_after(reports, faults):
-    """What does not hold of tenants that are back after a fault, by what it is about."""
+def are_back(reports, faults):
+    """Whether all that are to run do so after so many faults, the last of which is over."""
+    culprit = next(report for report in reports if report["name"] == CULPRIT)
+    last = culprit["last_fault"]
+    if not last or last["number"] != faults or not last["evidence"]:
+        return False
+    if last["evidence"] != "contained" and last["recover_ns"] is None:
+        return False
+    # Its run with the fault is over.
+    begun_again = culprit["kept_out"] or culprit["restarts"] == faults
+    return begun_again and all(is_running(report) for report in reports if not report["kept_out"])
+
+
+def wrong_after(reports, faults, kind, evidence):
+    """What does not hold of tenants that are back after a fault, by what it is about. `evidence` is that of all faults so far."""
     wrong, by_name = {}, {report["name"]: report for report in reports}
-    last = by_name[OTHER]["last_fault"]
-    if last["culprit"] != CULPRIT:
+    last = last_fault(reports)
+    for name, report in by_name.items():
+        if name != CULPRIT and report["faults"]:
+            wrong[f"blame after fault {faults}"] = f"{name} is said to have caused {report['faults']}"
+    known = last["culprit"] == CULPRIT or (kind == "illegal" and last["culprit"] is None)
+    if not known or (kind == "assert") != (last["evidence"] == "contained"):
         wrong[f"culprit of fault {faults}"] = f"{last['culprit']}: {last['evidence']}, told {json.dumps(last['told'])}"
+    if (sum(word in SURE for word in evidence) > 1) != by_name[CULPRIT]["kept_out"]:
+        wrong[f"kept out after fault {faults}"] = str(by_name[CULPRIT]["kept_out"]).lower()
+    of_kind = nobody_else_ended if kind == "assert" else order_kept
+    return wrong | {f"{about} after fault {faults}": what for about, what in of_kind(by_name).items()}
+
+
+def nobody_else_ended(by_name):
+    ended = [f"{name} was started {report['restarts']} times again" for name, report in by_name.items() if name != CULPRIT and report["restarts"]]
+    return {"others": ", ".join(ended)} if ended else {}
+
+
+def order_kept(by_name):
+    wrong = {}
     back = [name for name in (OTHER, CULPRIT) if by_name[name]["activity"] == "running"]
     for name in FIRST:
         late = [other for other in back if by_name[other]["running_for_ns"] > by_name[name]["running_for_ns"]]
         if late:
-            wrong[f"order after fault {faults}"] = f"{name} was started after {', '.join(late)}"
-    for name, report in by_name.items():
-        if name != CULPRIT and report["faults"]:
-            wrong[f"blame after fault {faults}"] = f"{name} is said to have caused {report['faults']}"
-    if (faults > 1) != by_name[CULPRIT]["kept_out"]:
-        wrong[f"kept out after fault {faults}"] = str(by_name[CULPRIT]["kept_out"]).lower()
+            wrong["order"] = f"{name} was started after {', '.join(late)}"
     return wrong
 
 
@@ -192,40 +227,77 @@ class Stage:
 
     def back_after(self, faults):
         """Waits until all that are to be back are."""
-        expected = [name for name in (CULPRIT, *FIRST, OTHER) if faults == 1 or name != CULPRIT]
         last = []
 
         def back():
             last[:] = self.reports()
-            return all(is_back(report, faults) for report in last if report["name"] in expected)
+            return are_back(last, faults)
 
-        self.until(f"{', '.join(expected)} are back after fault {faults}", back)
+        self.until(f"all are back after fault {faults}", back)
         return list(last)
 
-    def server_log(self):
-        with contextlib.suppress(OSError), open(os.path.join(self.folder, "node/mps/log/server.log"), "rb") as file:
-            return file.read()[-LOG_BYTES:].decode(errors="replace").splitlines()
-        return []
+    def mps_logs(self):
+        """The end of all that the MPS daemon and its server wrote: a daemon in the foreground writes to its output as well."""
+        mps, logs = os.path.join(self.folder, "node/mps"), {}
+        for path in sorted(glob.glob(os.path.join(mps, "log", "*")) + [os.path.join(mps, "output")]):
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                logs[os.path.relpath(path, mps)] = file.read()[-LOG_BYTES:].decode(errors="replace").splitlines()
+        return logs
+
+    @contextlib.contextmanager
+    def asked(self):
+        """Has the MPS server asked how it is, all the time; gives a list of what it says, and since when in seconds."""
+        said, over, begin = [], threading.Event(), time.monotonic()
+        found = [shutil.which("nvidia-cuda-mps-control"), *glob.glob(os.path.join(self.folder, "**", "nvidia-cuda-mps-control"), recursive=True)]
+        control = next((path for path in found[:: -1 if self.simulated else 1] if path), None)
+        environment = self.environment | {"CUDA_MPS_PIPE_DIRECTORY": os.path.join(self.folder, "node/mps/pipe")}
+
+        def answer(command):
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                done = subprocess.run(
+                    [control], input=command + "\n", env=environment, capture_output=True, text=True, timeout=ANSWER_S, check=False
+                )
+                return (done.stdout + done.stderr).strip()
+            return "no answer"
+
+        def ask():
+            while not over.wait(STATUS_S):
+                servers = answer("get_server_list")
+                status = ", ".join(answer(f"get_server_status {server}") for server in servers.split()) if servers[:1].isdigit() else servers
+                if not said or said[-1]["status"] != status:
+                    said.append({"after_s": round(time.monotonic() - begin, 2), "status": status})
+
+        asker = threading.Thread(target=ask)
+        if control:
+            asker.start()
+        try:
+            yield said
+        finally:
+            over.set()
+            if control:
+                asker.join()
 
     def run(self):
-        file = os.path.join(self.folder, "tenants.toml")
+        file, kind = os.path.join(self.folder, "tenants.toml"), self.options.fault
         with open(file, "w", encoding="utf-8") as out:
-            out.write(tenants_file(self.simulated, sys.executable, self.folder, self.options.wall))
-        record = {"simulated": self.simulated, "wall": self.options.wall, "culprit": CULPRIT, "faults": [], "wrong": {}}
-        with self.node():
+            out.write(tenants_file(self.simulated, sys.executable, self.folder, self.options.wall, kind))
+        record = {"simulated": self.simulated, "wall": self.options.wall, "fault": kind, "culprit": CULPRIT, "faults": [], "wrong": {}}
+        with self.node(), self.asked() as record["server_status"]:
             try:
                 self.say("up", "--detach", file)
                 for faults in (1, 2):
+                    self.until("all use the GPU", lambda: all(is_running(report) for report in self.reports()))
+                    with open(os.path.join(self.folder, f"fault-{faults}"), "w", encoding="utf-8"):
+                        pass
                     reports = self.back_after(faults)
-                    record["faults"].append(faults_of(next(report for report in reports if report["name"] == OTHER)))
-                    record["wrong"] |= wrong_after(reports, faults)
-                    if faults == 1:
-                        with open(os.path.join(self.folder, "again"), "w", encoding="utf-8"):
-                            pass
-                record["recover_s"] = max(fault["recover_s"] for fault in record["faults"])
+                    record["faults"].append(fault_of(reports))
+                    evidence = [fault["evidence"] for fault in record["faults"]]
+                    record["wrong"] |= wrong_after(reports, faults, kind, evidence)
+                # Nothing has to recover from a contained fault.
+                record["recover_s"] = max((fault["recover_s"] for fault in record["faults"] if fault["recover_s"]), default=None)
             except Failed as failure:
                 record["wrong"]["run"] = str(failure)
-            record["server_log"] = self.server_log()
+            record["mps_logs"] = self.mps_logs()
             with open(self.log, encoding="utf-8", errors="replace") as said:
                 record["node_log"] = said.read().splitlines()
         return record
@@ -235,6 +307,7 @@ def arguments(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partywall", default=shutil.which("partywall") or "target/release/partywall", metavar="PATH")
     parser.add_argument("--gpu", help="as of partywall: sim:h200 rehearses on a simulated GPU; default: the machine's")
+    parser.add_argument("--fault", default="illegal", choices=tuple(SIMULATED), help="what kind")
     parser.add_argument("--wall", default="mps", choices=("mps", "mps-percentage", "green-contexts", "partywall"))
     parser.add_argument("--launches", metavar="PARTS", help="as of `partywall node`: then the first good request is known, and not only the first launch")
     parser.add_argument("--out", metavar="FILE", help="for the record; default: it is printed")

@@ -50,14 +50,13 @@ class Doctor(unittest.TestCase):
 
 
 class Recovered(unittest.TestCase):
-    def test_a_recovery_has_a_culprit_and_a_time(self):
-        faults = [{"culprit": "bad", "recover_s": 1.25}, {"culprit": "bad", "recover_s": 2.0}]
-        good = {"culprit": "bad", "faults": faults, "wrong": {}}
-        self.assertEqual(gpu_tests.recovered(good), "recovered in 1.2 and 2.0 s")
+    def test_a_recovery_has_a_verdict_and_a_time(self):
+        faults = [{"evidence": "contained", "recover_s": None}, {"evidence": "several", "recover_s": 2.0}]
+        good = {"fault": "illegal", "faults": faults, "wrong": {}}
+        self.assertEqual(gpu_tests.recovered(good), "illegal: contained, several (recovered in 2.0 s)")
         wrong = good | {"wrong": {"order": "be was started first"}}
         self.assertRaisesRegex(Failed, "^order: be was started first$", gpu_tests.recovered, wrong)
-        other = good | {"faults": [faults[0], faults[1] | {"culprit": None}]}
-        self.assertRaisesRegex(Failed, "not named twice", gpu_tests.recovered, other)
+        self.assertRaisesRegex(Failed, "^1 faults instead of 2$", gpu_tests.recovered, good | {"faults": faults[:1]})
 
 
 class Measured(unittest.TestCase):

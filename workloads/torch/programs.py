@@ -3,13 +3,14 @@
 All weights and inputs are random with a fixed seed, all work goes into the GPU's stream (see `gpu`).
 """
 
+import ctypes
 import hashlib
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpu import Gpu
+from gpu import Driver, Gpu
 
 SEED = 7
 IMAGE_PIXELS = {"inception_v3": 299}
@@ -371,19 +372,52 @@ def gemm(gpu: Gpu, size: int) -> Program:
     return Program(queue, gpu.wait, "product", 1, cleared(gpu, out), verify, digest(first), gpu.about)
 
 
-def fault(gpu: Gpu, after: int) -> Program:
-    """Looks up words of a table, and from unit `after` on one that lies outside of it: a fault that the GPU itself reports.
-    What it does to the neighbours is what one wants to see."""
+# Stores a word where nothing is: no allocation of the driver lies so low.
+STRAY = b"""
+.version 8.4
+.target sm_70
+.address_size 64
+
+.visible .entry stray()
+{
+    .reg .b32 %value;
+    .reg .b64 %address;
+    mov.u32 %value, 1;
+    mov.u64 %address, 0x10000000;
+    st.global.u32 [%address], %value;
+    ret;
+}
+"""
+FAULTS = ("assert", "illegal")
+
+
+def stray(gpu: Gpu) -> Callable:
+    """Launches the kernel above. PyTorch has none that does such a thing: its own look before they read."""
+    driver, module, function = Driver(), ctypes.c_void_p(), ctypes.c_void_p()
+    driver.call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(STRAY))
+    driver.call("cuModuleGetFunction", ctypes.byref(function), module, ctypes.c_char_p(b"stray"))
+    one, nothing, stream = ctypes.c_uint(1), ctypes.c_uint(0), ctypes.c_void_p(gpu.stream.cuda_stream)
+    return lambda: driver.call("cuLaunchKernel", function, *[one] * 6, nothing, stream, None, None)
+
+
+def fault(gpu: Gpu, after: int, kind: str = "assert") -> Program:
+    """Looks up words of a table, and from unit `after` on does what the GPU reports as a fault: looks one up that lies outside of
+    the table, which an assertion of the kernel finds, or stores to an illegal address. What it does to the neighbours is what one wants
+    to see."""
     import torch
 
     table = torch.arange(1 << 20, device=gpu.device)
     inside = torch.zeros(1 << 16, dtype=torch.long, device=gpu.device)
     outside = inside + (1 << 30)
+    wrong = stray(gpu) if kind == "illegal" else lambda: table.index_select(0, outside)
     queued = [0]
 
     def queue() -> None:
         queued[0] += 1
-        table.index_select(0, outside if queued[0] >= after else inside)
+        if queued[0] >= after:
+            wrong()
+        else:
+            table.index_select(0, inside)
 
     def verify(units: int) -> str:
         gpu.check()

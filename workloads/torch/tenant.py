@@ -51,7 +51,9 @@ def arguments(words: list[str]) -> argparse.Namespace:
     commands.add_parser("stream", help="copies of 1 GiB within the GPU's memory")
     gemm = commands.add_parser("gemm", help="products of two square bf16 matrices")
     gemm.add_argument("--size", type=positive(SIZE_MAX), default=programs.GEMM_SIZE, metavar="N", help="rows and columns")
-    fault = commands.add_parser("fault", help="lookups in a table, of which one reads outside: the GPU faults")
+    fault = commands.add_parser("fault", help="lookups in a table until the GPU faults")
+    kinds = "how: a lookup outside of the table, which an assertion finds (the default), or a store to an illegal address"
+    fault.add_argument("--kind", choices=programs.FAULTS, default=programs.FAULTS[0], help=kinds)
     fault.add_argument("--after", type=positive(UNITS_MAX), default=1000, metavar="N", help="units of work before that")
     return parser.parse_args(words)
 
@@ -69,7 +71,7 @@ def set_up(chosen: argparse.Namespace) -> programs.Program:
     if chosen.program == "stream":
         return programs.stream(gpu)
     if chosen.program == "fault":
-        return programs.fault(gpu, chosen.after)
+        return programs.fault(gpu, chosen.after, chosen.kind)
     return programs.gemm(gpu, chosen.size)
 
 

@@ -322,7 +322,7 @@ class Process(unittest.TestCase):
                 self.assertIn("tenant.py: ", err)
 
     def test_a_wrong_command_line_is_refused(self):
-        for words in [["network", "alexnet"], ["decode", "--batch", "0"], ["decode", "--batch", "x"], ["fault", "--after", "0"], []]:
+        for words in [["network", "alexnet"], ["decode", "--batch", "0"], ["decode", "--batch", "x"], ["fault", "--after", "0"], ["fault", "--kind", "x"], []]:
             with self.subTest(words):
                 status, said, err = self.talk(words, [])
                 self.assertEqual((status, said), (2, []))

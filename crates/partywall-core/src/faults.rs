@@ -1,10 +1,14 @@
-//! A fault of the GPU that ends all clients of an MPS daemon: who caused it, who is started again and when, and who is kept out.
+//! A fault of the GPU in a client of an MPS daemon: whether it ends all clients, who caused it, who is started again and when, and who is
+//! kept out.
 //!
 //! # Problem
 //!
 //! A kernel that reads where nothing is ends the work of every client of its MPS daemon. All of them are told that there was a fault, none
 //! of them whose it was, and the server takes nobody new until the last of them has exited. Programs may take the error for their
 //! own, hang, or try again for ever. Left to themselves they come back in any order, the one that caused it among them.
+//!
+//! Not every fault is of that kind. After some (a device-side assertion on an H200 with driver 580), the driver tells one process alone, and
+//! the server and its other clients go on as if nothing had been: whoever ended them would do the harm that the fault did not.
 //!
 //! # Approach
 //!
@@ -21,6 +25,13 @@
 //! it is not started again until somebody asks for it. So the second fault that is surely a tenant's is its last. Reporting first,
 //! which is all that there may be, has to happen four times, and keeps out nobody that is latency-sensitive: who polls often hears of
 //! others' faults first.
+//!
+//! A fault is *contained* if one tenant alone has reported by the end of [`SETTLE`], and the MPS server, asked then, says that it is active.
+//! Where it does not say within [`ASK_LIMIT`], all others must be seen to have launched more since the report; one that was idle cannot
+//! be, and then the fault is taken to be everybody's. After a contained one nobody is ended, not even the culprit, whose other processes
+//! may be well; what has ended meanwhile follows its own policy, and so does the culprit when it ends. It counts nothing towards keeping
+//! out: that is for those who end others' work. If another tenant reports within [`AFTERMATH`] all the same, it was the same fault,
+//! and everybody's.
 //!
 //! Faults that follow each other closely and do not get anybody kept out must not keep the latency-sensitive tenants restarting: the
 //! culprit, or all best-effort tenants where it is not known, wait longer each time ([`BackOff`]).
@@ -39,6 +50,10 @@
 //! - F7: faults in a row that nobody is kept out for: best-effort tenants wait longer, latency-sensitive ones never.
 //! - F8: the time is from the first report to the first good request of a latency-sensitive tenant.
 //! - F9: somebody stops a tenant in the middle, or one does not end: the others go on.
+//! - F10: one is told alone and the server is active: nobody is ended, and nobody is ever kept out for it.
+//! - F11: the server does not say: contained only where all others have gone on.
+//! - F12: others are told after all: the same fault, which ends all.
+//! - F13: a contained fault while tenants wait to be started: they are.
 
 use std::collections::BTreeMap;
 
@@ -52,12 +67,20 @@ pub mod evidence;
 #[cfg(test)]
 mod tests;
 
-pub use event::{Action, Client, Event, Left, Verdict};
+pub use event::{Action, Client, Event, Left, Server, Verdict};
 pub use evidence::{Evidence, Origin, Report};
 
-/// How long reports are waited for after the first. A program that works notices within milliseconds; one that is idle not
-/// before its next request, which nobody can wait for.
+/// How long reports are waited for after the first. A program that works notices within milliseconds, or when what it waits for is given
+/// up (0.37 s after the first on an H200 with driver 580); one that is idle not before its next request, which nobody can wait for.
 pub const SETTLE: Nanos = Nanos::from_millis(400);
+
+/// How long the MPS server's word is waited for. Its control program usually answers within a tenth of a second. The status was FAULT 60 ms
+/// after the first report on an H200 with driver 580, well before it is asked for.
+pub const ASK_LIMIT: Nanos = Nanos::from_secs(2);
+
+/// For so long after a fault was found to be contained, another tenant's report is taken for the same fault: as long as a server that hangs
+/// over its end may take. Longer, and faults that have nothing to do with each other would end everybody.
+pub const AFTERMATH: Nanos = Nanos::from_secs(2);
 
 /// How long clients are waited for until they have ended. More than the grace that they usually have.
 pub const END_LIMIT: Nanos = Nanos::from_secs(30);
@@ -79,11 +102,21 @@ pub const KEEP_OUT: u32 = 4;
 pub struct Faults {
     faults: u64,
     recovery: Option<Recovery>,
+    /// The last fault that was found to be contained.
+    contained: Option<Contained>,
     /// What is held against tenants: when, and how much.
     blames: BTreeMap<TenantId, Vec<(Nanos, u32)>>,
     back_off: BackOff,
     /// When tenants were started after the last fault.
     started: Option<Nanos>,
+}
+
+#[derive(Debug)]
+struct Contained {
+    culprit: TenantId,
+    at: Nanos,
+    reports: Vec<Report>,
+    until: Nanos,
 }
 
 #[derive(Debug)]
@@ -94,6 +127,8 @@ struct Recovery {
     members: Vec<Member>,
     reports: Vec<Report>,
     named: Vec<TenantId>,
+    /// What the server says, and who has launched more since the first report.
+    server: Option<(Server, Vec<TenantId>)>,
     kept_out: Option<TenantId>,
     /// Who waits before it is started, and until when.
     delay: Option<(Delayed, Nanos)>,
@@ -104,6 +139,8 @@ struct Recovery {
 enum Phase {
     /// Reports are collected.
     Settling { until: Nanos },
+    /// The MPS server is asked how it is; reports still count.
+    Asking { until: Nanos },
     /// Everybody ends.
     Ending { until: Nanos },
     /// Latency-sensitive tenants have been started, best-effort ones have not.
@@ -122,6 +159,8 @@ enum Delayed {
 struct Member {
     client: Client,
     state: MemberState,
+    /// Whether it has been waited for since the fault before.
+    before: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,15 +185,19 @@ impl Faults {
     /// When [`Event::Time`] is due; `None` while nothing is waited for.
     pub fn deadline(&self) -> Option<Nanos> {
         match self.recovery.as_ref()?.phase {
-            Phase::Settling { until } | Phase::Ending { until } | Phase::Starting { until } => Some(until),
+            Phase::Settling { until }
+            | Phase::Asking { until }
+            | Phase::Ending { until }
+            | Phase::Starting { until } => Some(until),
             Phase::Started => None,
         }
     }
 
-    /// Whether the MPS server takes nobody: clients that a fault has ended are still there.
+    /// Whether the MPS server takes nobody, as far as is known: clients that a fault has ended are still there.
     pub fn is_closed(&self) -> bool {
-        let phase = self.recovery.as_ref().map(|recovery| recovery.phase);
-        matches!(phase, Some(Phase::Settling { .. } | Phase::Ending { .. }))
+        self.recovery
+            .as_ref()
+            .is_some_and(|recovery| recovery.is_open() || matches!(recovery.phase, Phase::Ending { .. }))
     }
 
     /// Something has happened at `now`.
@@ -162,8 +205,14 @@ impl Faults {
         match event {
             Event::Reported { report, clients } => self.reported(now, report, clients, actions),
             Event::Logged { tenant } => {
-                if let Some(recovery) = self.settling() {
+                if let Some(recovery) = self.open() {
                     recovery.named.push(tenant);
+                }
+            }
+            Event::Server { server, went_on } => {
+                let asking = |recovery: &&mut Recovery| matches!(recovery.phase, Phase::Asking { .. });
+                if let Some(recovery) = self.open().filter(asking) {
+                    recovery.server = Some((server, went_on));
                 }
             }
             Event::Ended { tenant, ending } => self.ended(tenant, Some(ending), actions),
@@ -176,35 +225,41 @@ impl Faults {
         self.advance(now, actions);
     }
 
-    fn settling(&mut self) -> Option<&mut Recovery> {
-        self.recovery.as_mut().filter(|recovery| matches!(recovery.phase, Phase::Settling { .. }))
+    /// The fault about which nothing is decided yet.
+    fn open(&mut self) -> Option<&mut Recovery> {
+        self.recovery.as_mut().filter(|recovery| recovery.is_open())
     }
 
     fn reported(&mut self, now: Nanos, report: Report, clients: Vec<Client>, actions: &mut Vec<Action>) {
         let phase = self.recovery.as_ref().map(|recovery| recovery.phase);
         if matches!(phase, None | Some(Phase::Starting { .. } | Phase::Started)) {
-            self.begin(now, report.at.min(now), actions);
+            let same = self.contained.take().filter(|last| now < last.until && last.culprit != report.tenant);
+            self.begin(now, same, report.at.min(now), actions);
         }
         let Some(recovery) = &mut self.recovery else { return };
         recovery.admit(clients, actions);
-        match recovery.phase {
-            Phase::Settling { .. } => recovery.reports.push(report),
+        if recovery.is_open() {
+            recovery.reports.push(report);
+        } else {
             // It came too late to be of use, and has to go like the others.
-            _ => recovery.end(actions),
+            recovery.end(actions);
         }
     }
 
-    /// A fault, after all that was before: tenants that still wait to be started do so now with the others.
-    fn begin(&mut self, now: Nanos, at: Nanos, actions: &mut Vec<Action>) {
-        self.faults += 1;
+    /// A fault, after all that was before: tenants that still wait to be started do so now with the others. It may be the `same` that
+    /// was thought to be contained.
+    fn begin(&mut self, now: Nanos, same: Option<Contained>, at: Nanos, actions: &mut Vec<Action>) {
+        self.faults += u64::from(same.is_none());
         let before = self.recovery.take().map(|recovery| recovery.members).unwrap_or_default();
-        let waiting = before.into_iter().filter(|member| member.is_held()).collect();
+        let waiting = before.into_iter().filter(Member::is_held);
+        let (at, reports) = same.map_or((at, Vec::new()), |same| (same.at, same.reports));
         self.recovery = Some(Recovery {
             at,
             phase: Phase::Settling { until: now.saturating_add(SETTLE) },
-            members: waiting,
-            reports: Vec::new(),
+            members: waiting.map(|member| Member { before: true, ..member }).collect(),
+            reports,
             named: Vec::new(),
+            server: None,
             kept_out: None,
             delay: None,
             recovered: false,
@@ -265,10 +320,25 @@ impl Faults {
 
     /// What follows from what is known at `now`.
     fn advance(&mut self, now: Nanos, actions: &mut Vec<Action>) {
-        if let Some(Recovery { phase: Phase::Settling { until }, .. }) = self.recovery
-            && (until <= now || self.recovery.as_ref().is_some_and(Recovery::is_settled))
-        {
-            self.decide(now, actions);
+        if let Some(recovery) = self.open() {
+            let is_over = match recovery.phase {
+                Phase::Settling { until } if until <= now && recovery.is_to_ask() => {
+                    recovery.phase = Phase::Asking { until: now.saturating_add(ASK_LIMIT) };
+                    actions.push(Action::Ask);
+                    false
+                }
+                Phase::Settling { until } => until <= now || recovery.is_settled(),
+                Phase::Asking { until } => {
+                    until <= now || recovery.server.is_some() || recovery.reporter().is_none()
+                }
+                _ => false,
+            };
+            if is_over {
+                match recovery.contained() {
+                    Some(culprit) => self.leave_be(culprit, now, actions),
+                    None => self.decide(now, actions),
+                }
+            }
         }
         let Some(recovery) = &mut self.recovery else { return };
         if let Phase::Ending { until } = recovery.phase
@@ -292,6 +362,32 @@ impl Faults {
             if nobody || (recovery.recovered && !recovery.members.iter().any(Member::is_held)) {
                 self.recovery = None;
             }
+        }
+    }
+
+    /// The fault has ended nothing but the culprit's work: everybody goes on as before.
+    fn leave_be(&mut self, culprit: TenantId, now: Nanos, actions: &mut Vec<Action>) {
+        let Some(recovery) = &mut self.recovery else { return };
+        actions.push(Action::Named(Verdict {
+            fault: self.faults,
+            at: recovery.at,
+            culprit: Some(culprit),
+            evidence: Evidence::Contained,
+            kept_out: false,
+        }));
+        let (at, reports) = (recovery.at, std::mem::take(&mut recovery.reports));
+        self.contained = Some(Contained { culprit, at, reports, until: now.saturating_add(AFTERMATH) });
+        for member in recovery.members.extract_if(.., |member| !member.before) {
+            if member.is_held() {
+                actions.push(Action::Release { tenant: member.client.tenant });
+            }
+        }
+        if recovery.members.is_empty() {
+            self.recovery = None;
+        } else {
+            // They have been waiting since the fault before. How long that one took is not asked any more.
+            recovery.recovered = true;
+            recovery.phase = Phase::Ending { until: now };
         }
     }
 
@@ -345,17 +441,54 @@ impl Recovery {
     fn admit(&mut self, clients: Vec<Client>, actions: &mut Vec<Action>) {
         for client in clients {
             if self.member(client.tenant).is_none() {
-                self.members.push(Member { client, state: MemberState::Runs { told: false } });
+                let state = MemberState::Runs { told: false };
+                self.members.push(Member { client, state, before: false });
                 actions.push(Action::Hold { tenant: client.tenant });
             }
         }
         self.members.sort_by_key(|member| member.client.order);
     }
 
+    /// Whether nothing is decided yet.
+    fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Settling { .. } | Phase::Asking { .. })
+    }
+
+    /// Who has reported, if it is one tenant alone.
+    fn reporter(&self) -> Option<TenantId> {
+        let first = self.reports.first()?.tenant;
+        self.reports.iter().all(|report| report.tenant == first).then_some(first)
+    }
+
+    /// Whether it may be that the fault is contained.
+    fn is_to_ask(&self) -> bool {
+        let may_be_own =
+            |report: &Report| matches!(Origin::of_code(report.code), Some(Origin::Own | Origin::Unsaid));
+        self.reporter().is_some_and(|tenant| self.named.iter().all(|named| *named == tenant))
+            && self.reports.iter().any(may_be_own)
+    }
+
+    /// Whose work alone the fault has ended, if it is contained.
+    fn contained(&self) -> Option<TenantId> {
+        let culprit = self.reporter().filter(|_| self.is_to_ask())?;
+        let (server, went_on) = self.server.as_ref()?;
+        let mut others =
+            self.members.iter().filter(|member| member.client.tenant != culprit && !member.before).peekable();
+        let is_contained = match server {
+            Server::Active => true,
+            Server::Faulted => false,
+            Server::Unknown => {
+                others.peek().is_some() && others.all(|member| went_on.contains(&member.client.tenant))
+            }
+        };
+        is_contained.then_some(culprit)
+    }
+
     /// Whether nobody is left who could report, and somebody has done more than to pass on what he heard: a tenant may have processes that
     /// report and one that is to do so yet.
     fn is_settled(&self) -> bool {
-        if !self.reports.iter().any(|report| Origin::of_code(report.code) == Some(Origin::Own)) {
+        let own = |report: &Report| Origin::of_code(report.code) == Some(Origin::Own);
+        if self.reporter().is_some() || !self.reports.iter().any(own) {
             return false;
         }
         let reports =
@@ -364,7 +497,7 @@ impl Recovery {
     }
 
     fn end(&mut self, actions: &mut Vec<Action>) {
-        for Member { client, state } in &mut self.members {
+        for Member { client, state, .. } in &mut self.members {
             if *state == (MemberState::Runs { told: false }) {
                 *state = MemberState::Runs { told: true };
                 actions.push(Action::End { tenant: client.tenant });
@@ -374,7 +507,7 @@ impl Recovery {
 
     fn start(&mut self, class: Class, now: Nanos, actions: &mut Vec<Action>) {
         let delay = self.delay;
-        for Member { client, state } in &mut self.members {
+        for Member { client, state, .. } in &mut self.members {
             if client.class != class || *state != MemberState::Waits {
                 continue;
             }

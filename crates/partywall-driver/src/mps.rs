@@ -166,6 +166,17 @@ impl MpsOptions {
     }
 }
 
+/// How a server says that it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerStatus {
+    /// It serves its clients, and takes new ones.
+    Active,
+    /// A fault has ended the work of all its clients, and it waits for them to exit.
+    Fault,
+    /// It is starting, or says something that is not known here.
+    Other,
+}
+
 /// How a daemon ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {

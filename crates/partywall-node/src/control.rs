@@ -197,7 +197,7 @@ impl Activity {
     }
 }
 
-/// A fault of the GPU that ended all clients of the node's MPS daemon.
+/// A fault of the GPU in a client of the node's MPS daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultReport {
     /// Which, counted from 1 since the node was started.
@@ -210,9 +210,27 @@ pub struct FaultReport {
     pub evidence: Option<Evidence>,
     /// The errors that the driver has returned to tenants, as it numbers them.
     pub told: BTreeMap<String, BTreeSet<u32>>,
+    /// How long after the first report each of them was first told, nanoseconds.
+    #[serde(default)]
+    pub told_after_ns: BTreeMap<String, u64>,
+    /// How the MPS server said that it was, where one tenant alone had been told and it was asked; see [`Evidence::Contained`].
+    #[serde(default)]
+    pub server: Option<ServerSaid>,
     /// From the fault to the first good request of a latency-sensitive tenant, or of anybody where there is none, nanoseconds. Of a
-    /// tenant whose requests are not counted it is the first launch, to a tenth of a second. `None` while there was none.
+    /// tenant whose requests are not counted it is the first launch, to a tenth of a second. `None` while there was none, and of a fault that was contained.
     pub recover_ns: Option<u64>,
+}
+
+/// How an MPS server says that it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServerSaid {
+    /// It serves its clients.
+    Active,
+    /// A fault has ended all its clients.
+    Faulted,
+    /// Nothing that could be made use of, or nothing in time.
+    Nothing,
 }
 
 /// How a tenant is.
@@ -254,7 +272,7 @@ pub struct TenantReport {
     pub command: Vec<String>,
     /// Bytes of its log that could not be written, in this run.
     pub log_bytes_lost: u64,
-    /// Faults of the GPU that it caused, which ended all clients of the node's MPS daemon.
+    /// Faults of the GPU that it caused, those that ended nobody else's work among them.
     #[serde(default)]
     pub faults: u32,
     /// Whether it is kept out because of them; starting it again by name lets it in.
@@ -263,7 +281,7 @@ pub struct TenantReport {
     /// Why its last run ended, where that was not of its own doing, or why it is not started again.
     #[serde(default)]
     pub note: Option<String>,
-    /// The last fault that ended it, of its own doing or not.
+    /// The last fault that ended its work, of its own doing or not.
     #[serde(default)]
     pub last_fault: Option<FaultReport>,
     /// What is known of its processes; without `detail`, which the verb coverage has.

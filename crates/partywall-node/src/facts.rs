@@ -40,9 +40,11 @@ pub struct NodeView {
     pub wall: WallChoice,
     /// Why it does not stand any more.
     pub wall_problem: Option<String>,
-    /// Faults of the GPU that ended all clients of the node's MPS daemon.
+    /// Faults of the GPU in clients of the node's MPS daemon.
     pub faults: u64,
-    /// From the last of them to the first good request, in nanoseconds; `None` while there was none.
+    /// Those of them that ended nobody's work but that of who caused them.
+    pub faults_contained: u64,
+    /// From the last one that ended all clients to the first good request, in nanoseconds; `None` while there was none.
     pub recover_ns: Option<Nanos>,
     /// The tenants, in the order of their numbers.
     pub tenants: Vec<TenantView>,
@@ -110,7 +112,7 @@ pub struct TenantView {
     pub promise: Option<PromiseFacts>,
     /// How often its command was started again.
     pub restarts: u32,
-    /// Faults of the GPU that it caused, of those that ended all clients of the node's MPS daemon.
+    /// Faults of the GPU that it caused, as far as that is known.
     pub faults: u32,
     /// Its memory.
     pub memory: MemoryView,
@@ -308,6 +310,7 @@ pub(crate) mod tests {
             wall: WallChoice::Auto,
             wall_problem: None,
             faults: 1,
+            faults_contained: 0,
             recover_ns: Some(Nanos::from_millis(2_300)),
             tenants: vec![tenant],
         }

@@ -63,14 +63,21 @@ const METRICS: &[Metric] = &[
         name: "partywall_node_gpu_faults",
         kind: Kind::Counter,
         labels: &[],
-        help: "Faults of the GPU that ended all clients of the node's MPS daemon",
+        help: "Faults of the GPU in clients of the node's MPS daemon",
         samples: |node| vec![(Vec::new(), node.faults as f64)],
+    },
+    Metric {
+        name: "partywall_node_gpu_faults_contained",
+        kind: Kind::Counter,
+        labels: &[],
+        help: "Those of them that ended nobody's work but that of the tenant that caused them; the others ended that of all clients",
+        samples: |node| vec![(Vec::new(), node.faults_contained as f64)],
     },
     Metric {
         name: "partywall_node_recover_seconds",
         kind: Kind::Gauge,
         labels: &[],
-        help: "From the last of them to the first good request of a latency-sensitive tenant, or of anybody where there is none; absent before that",
+        help: "From the last fault that ended all clients to the first good request of a latency-sensitive tenant, or of anybody where there is none; absent before that",
         samples: |node| node.recover_ns.iter().map(|time| (Vec::new(), time.as_secs())).collect(),
     },
     Metric {
@@ -196,7 +203,7 @@ const METRICS: &[Metric] = &[
         name: "partywall_tenant_gpu_faults",
         kind: Kind::Counter,
         labels: TENANT,
-        help: "Those of them that the tenant caused, as far as that is known",
+        help: "Faults of the GPU that the tenant caused, as far as that is known",
         samples: |node| each(node, |tenant| f64::from(tenant.faults)),
     },
     Metric {

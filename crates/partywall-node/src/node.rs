@@ -144,6 +144,7 @@ pub fn run(
         }
     }
     let listener = listen(&settings.folder)?;
+    let daemon = walls.standing().mps;
     let service = service(&settings.folder, walls.standing())?;
     let stops = [Signal::TERM, Signal::INT, Signal::HUP].into_iter().map(Arrivals::of);
     let mut node = Node {
@@ -159,7 +160,7 @@ pub fn run(
         listener,
         stops: stops.collect::<Result<_, _>>()?,
         closing: None,
-        recovery: faults::Recovery::new(&settings.folder),
+        recovery: faults::Recovery::new(&settings.folder, daemon),
         unsaved: true,
         unsaved_said: false,
         _lock: lock,
@@ -356,6 +357,7 @@ impl Node<'_> {
         // Before the daemon, which is found by counting from the end.
         let signs = self.service.bell();
         waiting.extend(signs.map(|signs| PollFd::from_borrowed_fd(signs, PollFlags::IN)));
+        waiting.extend(self.recovery.bell().map(|answer| PollFd::from_borrowed_fd(answer, PollFlags::IN)));
         let daemon = self.walls.fd();
         waiting.extend(daemon.map(|daemon| PollFd::from_borrowed_fd(daemon, PollFlags::IN)));
         // Nothing is ever said there: only its end counts.

@@ -239,6 +239,10 @@ impl TenantService for Registry {
         self.shared.lock().behind_mps()
     }
 
+    fn launched(&self) -> BTreeMap<TenantId, BTreeMap<u64, u64>> {
+        self.shared.lock().launched()
+    }
+
     fn faulted(&mut self, facts: FaultFacts) {
         self.shared.lock().faults = facts;
     }

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use partywall_core::config::WallChoice;
-use partywall_core::restart::{BackOff, Next};
+use partywall_core::restart::{BackOff, Ending, Next};
 use partywall_core::units::Nanos;
 use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal};
 
@@ -59,9 +59,18 @@ enum Standing {
     /// Its shepherd was killed; what is left of its processes is being killed, next at this time.
     Sweeping(Nanos),
     /// It has no processes, and somebody else says whether and when it is started.
-    Held,
+    Held(Meant),
     /// It has no processes and will have none by itself.
     Left,
+}
+
+/// What a held tenant's own policy would do.
+#[derive(Debug, Clone, Copy)]
+enum Meant {
+    /// It was to be started at this time.
+    Due(Nanos),
+    /// It has ended after so long, and its policy was not asked.
+    Ended { ran: Nanos },
 }
 
 #[derive(Debug)]
@@ -198,7 +207,7 @@ impl Tenant {
             return self.over(end, now);
         }
         match &mut self.standing {
-            Standing::Due(_) | Standing::Held => self.standing = Standing::Left,
+            Standing::Due(_) | Standing::Held(_) => self.standing = Standing::Left,
             Standing::Alive(alive) => alive.ask_to_stop(self.kept.grace, now),
             Standing::Sweeping(_) | Standing::Left => {}
         }
@@ -210,7 +219,7 @@ impl Tenant {
         self.kept.back_off = BackOff::new();
         self.kept.kept_out = false;
         match &mut self.standing {
-            Standing::Due(_) | Standing::Held | Standing::Left => self.standing = Standing::Due(now),
+            Standing::Due(_) | Standing::Held(_) | Standing::Left => self.standing = Standing::Due(now),
             Standing::Sweeping(_) => self.again = true,
             Standing::Alive(alive) => {
                 self.again = true;
@@ -221,12 +230,15 @@ impl Tenant {
         }
     }
 
-    /// From now on [`Tenant::release`] or [`Tenant::let_go`] says whether it is started again. Says whether it is over already.
+    /// From now on [`Tenant::release`], [`Tenant::resume`] or [`Tenant::let_go`] says whether it is started again. Says whether it is over already.
     pub(crate) fn hold(&mut self) -> bool {
         self.held = true;
-        if matches!(self.standing, Standing::Due(_)) && self.kept.wanted && self.kept.run > 0 {
+        if let Standing::Due(at) = self.standing
+            && self.kept.wanted
+            && self.kept.run > 0
+        {
             self.kept.restarts = self.kept.restarts.saturating_sub(1);
-            self.standing = Standing::Held;
+            self.standing = Standing::Held(Meant::Due(at));
         }
         !matches!(self.standing, Standing::Alive(_) | Standing::Sweeping(_))
     }
@@ -244,16 +256,38 @@ impl Tenant {
     /// Starts it at this time, if it is held.
     pub(crate) fn release(&mut self, at: Nanos) {
         self.held = false;
-        if matches!(self.standing, Standing::Held) {
+        if matches!(self.standing, Standing::Held(_)) {
             self.kept.restarts += 1;
             self.standing = Standing::Due(at);
+        }
+    }
+
+    /// Its own policy holds again. If it is held: when that starts it, if at all.
+    pub(crate) fn resume(&mut self, now: Nanos) -> Option<Nanos> {
+        self.held = false;
+        let Standing::Held(meant) = self.standing else { return None };
+        let ending = self.kept.end.as_ref().map_or(Ending::Failed, End::ending);
+        let next = match meant {
+            Meant::Due(at) => Next::StartAt(at.max(now)),
+            Meant::Ended { ran } => self.kept.back_off.ended(self.kept.spec.restart, ending, ran, now),
+        };
+        self.standing = match next {
+            Next::StartAt(at) => {
+                self.kept.restarts += 1;
+                Standing::Due(at)
+            }
+            Next::Leave => Standing::Left,
+        };
+        match next {
+            Next::StartAt(at) => Some(at),
+            Next::Leave => None,
         }
     }
 
     /// Leaves it as it is, if it is held.
     pub(crate) fn let_go(&mut self) {
         self.held = false;
-        if matches!(self.standing, Standing::Held) {
+        if matches!(self.standing, Standing::Held(_)) {
             self.standing = Standing::Left;
         }
     }
@@ -294,7 +328,7 @@ impl Tenant {
                     self.standing = Standing::Sweeping(now.saturating_add(SWEEP_EVERY));
                 }
             }
-            Standing::Sweeping(_) | Standing::Due(_) | Standing::Held | Standing::Left => {}
+            Standing::Sweeping(_) | Standing::Due(_) | Standing::Held(_) | Standing::Left => {}
         }
     }
 
@@ -303,7 +337,7 @@ impl Tenant {
         match &self.standing {
             Standing::Due(at) | Standing::Sweeping(at) => Some(*at),
             Standing::Alive(alive) => alive.hurry_at.into_iter().chain(alive.kill_at).min(),
-            Standing::Held | Standing::Left => None,
+            Standing::Held(_) | Standing::Left => None,
         }
     }
 
@@ -351,7 +385,7 @@ impl Tenant {
     /// What it is doing.
     pub(crate) fn activity(&self) -> Activity {
         match &self.standing {
-            Standing::Due(_) | Standing::Held => Activity::Waiting,
+            Standing::Due(_) | Standing::Held(_) => Activity::Waiting,
             Standing::Alive(alive) if alive.kill_at.is_none() => Activity::Running,
             Standing::Alive(_) | Standing::Sweeping(_) => Activity::Stopping,
             Standing::Left => match &self.kept.end {
@@ -430,7 +464,7 @@ impl Tenant {
                 starts_in = Some(at.saturating_sub(now));
                 Standing::Due(at)
             }
-            Next::Leave if waits => Standing::Held,
+            Next::Leave if waits => Standing::Held(Meant::Ended { ran }),
             Next::Leave => Standing::Left,
         };
         self.happened.push(Happening::Ended { end, starts_in });

@@ -195,11 +195,13 @@ pub enum Sign {
 /// Faults of the GPU, as metrics tell of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultFacts {
-    /// Faults that ended clients of the node's MPS daemon.
+    /// Faults in clients of the node's MPS daemon.
     pub faults: u64,
+    /// Those of them that ended nobody's work but that of who caused them.
+    pub contained: u64,
     /// How many of them each tenant caused.
     pub caused: BTreeMap<TenantId, u32>,
-    /// From the last one to the first good request; `None` while there was none.
+    /// From the last one that ended all clients to the first good request; `None` while there was none.
     pub recover: Option<Nanos>,
 }
 
@@ -265,6 +267,9 @@ pub trait TenantService {
 
     /// The tenants that have processes which are clients of the MPS daemon as far as is known, with the ids of these.
     fn behind_mps(&self) -> BTreeMap<TenantId, BTreeSet<u32>>;
+
+    /// What each process behind the MPS daemon has launched so far, by a number of its own.
+    fn launched(&self) -> BTreeMap<TenantId, BTreeMap<u64, u64>>;
 
     /// What metrics are to tell of faults.
     fn faulted(&mut self, facts: FaultFacts);

@@ -351,15 +351,20 @@ impl Device {
         self.own_entry().map_or(0, |entry| entry.fault.load(Relaxed))
     }
 
-    /// Ends the contexts of this process with an error, and those of all clients of the same MPS daemon with what `others` says.
+    /// Ends the contexts of this process with an error, and those of all clients of the same MPS daemon with what `others` says. Where
+    /// that says nothing, they go on, and the daemon counts this process as gone.
     ///
     /// # Errors
     /// The lock cannot be taken.
-    pub fn raise(&self, error: u32, others: u32) -> Result<(), DeviceError> {
+    pub fn raise(&self, error: u32, others: Option<u32>) -> Result<(), DeviceError> {
         let _locked = self.lock()?;
         let Some(own) = self.own_entry() else { return Ok(()) };
         let group = own.mps_group.load(Relaxed);
         let _ = own.fault.compare_exchange(0, error, Relaxed, Relaxed);
+        let Some(others) = others else {
+            own.mps_group.store(0, Relaxed);
+            return Ok(());
+        };
         for entry in self.taken().filter(|entry| group != 0 && entry.mps_group.load(Relaxed) == group) {
             let _ = entry.fault.compare_exchange(0, others, Relaxed, Relaxed);
         }

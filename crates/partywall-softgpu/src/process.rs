@@ -144,9 +144,16 @@ impl Process {
         // What the other clients of an MPS daemon get is not documented, only that it does not say whose fault it was. An assertion
         // is found in memory of the process itself, so nobody else can be told of one; of anything else all are told the same
         // here.
-        let others = if code == Code::ASSERT { Code::LAUNCH_FAILED } else { code };
+        let others = match code {
+            Code::ASSERT if self.faults.assert_for_all_at_launch.is_none() => None,
+            Code::ASSERT => Some(Code::LAUNCH_FAILED.0),
+            _ => Some(code.0),
+        };
+        if self.mps.is_some() && others.is_some() {
+            mps::clients_have_faulted();
+        }
         // Where the lock cannot be taken, the folder is gone, and with it everybody else.
-        let _ = self.device.raise(code.0, others.0);
+        let _ = self.device.raise(code.0, others);
     }
 
     /// Whose turns its kernels take.
@@ -168,7 +175,8 @@ impl Process {
         let number = self.launches.fetch_add(1, Relaxed) + 1;
         if self.faults.illegal_access_at_launch == Some(number) {
             Some(Injected::IllegalAccess)
-        } else if self.faults.assert_at_launch == Some(number) {
+        } else if [self.faults.assert_at_launch, self.faults.assert_for_all_at_launch].contains(&Some(number))
+        {
             Some(Injected::Assert)
         } else if self.faults.hang_at_launch == Some(number) {
             Some(Injected::Hang)

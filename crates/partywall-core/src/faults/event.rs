@@ -36,6 +36,13 @@ pub enum Event {
         /// Which.
         tenant: TenantId,
     },
+    /// The answer to [`Action::Ask`].
+    Server {
+        /// What the MPS server says.
+        server: Server,
+        /// The tenants all of whose processes have launched something since the first report, and got no error.
+        went_on: Vec<TenantId>,
+    },
     /// A run of a tenant is over: none of its processes is left.
     Ended {
         /// Which.
@@ -77,8 +84,16 @@ pub enum Action {
         /// Which.
         tenant: TenantId,
     },
+    /// The MPS server is to be asked how it is; [`Event::Server`] is waited for, for a while.
+    Ask,
     /// It is known who caused the fault, or that it cannot be known.
     Named(Verdict),
+    /// Nothing of the tenant was ended by the fault but what it has brought about itself: its own policy holds again, for an end that
+    /// has come since [`Action::Hold`] as well.
+    Release {
+        /// Which.
+        tenant: TenantId,
+    },
     /// End what runs of the tenant.
     End {
         /// Which.
@@ -114,6 +129,17 @@ pub enum Action {
     },
 }
 
+/// How an MPS server says that it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// It serves its clients, and takes new ones.
+    Active,
+    /// A fault has ended all its clients, and it waits for them to exit.
+    Faulted,
+    /// It did not say, or said something else.
+    Unknown,
+}
+
 /// Why a tenant that died with the others is not started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
@@ -140,6 +166,13 @@ pub struct Verdict {
     pub evidence: Evidence,
     /// Whether the culprit is kept out from now on.
     pub kept_out: bool,
+}
+
+impl Verdict {
+    /// Whether the fault has ended nobody's work but the culprit's.
+    pub fn is_contained(&self) -> bool {
+        self.evidence == Evidence::Contained
+    }
 }
 
 impl Client {

@@ -30,6 +30,8 @@ struct Stage {
     now: Nanos,
     done: Vec<String>,
     verdicts: Vec<Verdict>,
+    /// What the MPS server says when it is asked, and who has gone on; `None`: it hangs.
+    server: Option<(Server, Vec<u32>)>,
 }
 
 impl Stage {
@@ -40,15 +42,26 @@ impl Stage {
             now: ms(1_000),
             done: Vec::new(),
             verdicts: Vec::new(),
+            server: Some((Server::Faulted, Vec::new())),
         }
+    }
+
+    fn whose_server_says(server: Server) -> Self {
+        Self { server: Some((server, Vec::new())), ..Self::new() }
     }
 
     fn step(&mut self, event: Event) {
         let mut actions = Vec::new();
         self.faults.step(self.now, event, &mut actions);
+        let mut is_asked = false;
         for action in actions {
             let said = match action {
                 Action::Hold { .. } => continue,
+                Action::Ask => {
+                    is_asked = true;
+                    continue;
+                }
+                Action::Release { tenant } => format!("release {}", tenant.0),
                 Action::Named(verdict) => {
                     self.verdicts.push(verdict);
                     match verdict.culprit {
@@ -68,6 +81,10 @@ impl Stage {
                 }
             };
             self.done.push(said);
+        }
+        if let Some((server, went_on)) = self.server.clone().filter(|_| is_asked) {
+            let went_on = went_on.into_iter().map(TenantId).collect();
+            self.step(Event::Server { server, went_on });
         }
     }
 
@@ -300,6 +317,128 @@ fn f9_who_is_stopped_or_does_not_end_holds_nobody_up() {
     stage.did(&["recovered 3 after 30000 ms", "start 2"]);
 }
 
+const ALL_RELEASED: [&str; 4] = ["release 0", "release 1", "release 2", "release 3"];
+
+#[test]
+fn f10_after_a_contained_fault_nobody_is_ended_or_kept_out() {
+    let mut stage = Stage::whose_server_says(Server::Active);
+    for fault in 1..=5 {
+        stage.report(2, ASSERTION);
+        assert!(stage.faults.is_closed());
+        stage.ended(&[2]);
+        stage.did(&[]);
+        stage.after(SETTLE);
+        // What it has ended by itself is for its policy.
+        stage.did(&[&["culprit 2"], &ALL_RELEASED[..]].concat());
+        let verdict = stage.verdicts.last().unwrap();
+        assert_eq!((verdict.fault, verdict.is_contained(), verdict.kept_out), (fault, true, false));
+        assert!(!stage.faults.is_closed());
+        assert_eq!(stage.faults.deadline(), None);
+        stage.after(ms(3_000));
+    }
+    // It did not add up to anything.
+    stage.server = Some((Server::Faulted, Vec::new()));
+    stage.sure_fault();
+    assert_eq!(stage.verdicts.last().unwrap().evidence, Evidence::OnlyOwnCode);
+    assert!(!stage.verdicts.last().unwrap().kept_out);
+    // Its policy holds for who has ended by himself, and who was stopped stays so.
+    let mut stage = Stage::whose_server_says(Server::Active);
+    stage.clients[2].restart = Restart::Never;
+    stage.report(2, ASSERTION);
+    stage.ended(&[2]);
+    stage.step(Event::Gone { tenant: TenantId(0) });
+    stage.after(SETTLE);
+    stage.did(&["leave 2: Never", "culprit 2", "release 1", "release 3"]);
+    // The only client there is, too.
+    let mut stage = Stage::whose_server_says(Server::Active);
+    stage.clients.truncate(1);
+    stage.report(0, ASSERTION);
+    stage.after(SETTLE);
+    stage.did(&["culprit 0", "release 0"]);
+}
+
+#[test]
+fn a_fault_of_which_others_are_told_is_not_contained() {
+    let told: [&[(u32, u32)]; 3] =
+        [&[(2, ASSERTION), (1, FAILED)], &[(2, ASSERTION), (1, ASSERTION)], &[(2, 810)]];
+    for told in told {
+        let mut stage = Stage::whose_server_says(Server::Active);
+        stage.fault(told);
+        stage.after(SETTLE);
+        assert_eq!(stage.done[1..], ALL_END, "{told:?}");
+    }
+    // While the server thinks about its answer, too.
+    let mut stage = Stage { server: None, ..Stage::new() };
+    stage.report(2, ASSERTION);
+    stage.after(SETTLE);
+    stage.did(&[]);
+    stage.report(1, FAILED);
+    stage.did(&[&["culprit 2"], &ALL_END[..]].concat());
+    // And whom the log names has not been told.
+    let mut stage = Stage::whose_server_says(Server::Active);
+    stage.report(2, ASSERTION);
+    stage.step(Event::Logged { tenant: TenantId(1) });
+    stage.after(SETTLE);
+    assert_eq!(stage.done[1..], ALL_END);
+}
+
+#[test]
+fn f11_without_an_answer_all_others_must_have_gone_on() {
+    for (went_on, contained) in [(vec![0, 1, 3], true), (vec![1, 3], false), (vec![], false)] {
+        let mut stage = Stage::new();
+        stage.server = Some((Server::Unknown, went_on));
+        stage.report(2, ASSERTION);
+        stage.after(SETTLE);
+        let (first, rest) = stage.done.split_first().unwrap();
+        assert_eq!((first.as_str(), rest == ALL_RELEASED), ("culprit 2", contained));
+        assert_eq!(rest == ALL_END, !contained);
+    }
+    // It hangs.
+    let mut stage = Stage { server: None, ..Stage::new() };
+    stage.report(2, ASSERTION);
+    stage.after(SETTLE);
+    stage.after(Nanos(ASK_LIMIT.0 - 1));
+    stage.did(&[]);
+    stage.after(Nanos(1));
+    stage.did(&[&["culprit 2"], &ALL_END[..]].concat());
+}
+
+#[test]
+fn f12_others_that_are_told_later_are_told_of_the_same_fault() {
+    for (between, faults) in [(Nanos(AFTERMATH.0 - 1), 1), (AFTERMATH, 2)] {
+        let mut stage = Stage::whose_server_says(Server::Active);
+        stage.report(2, ASSERTION);
+        stage.after(SETTLE);
+        stage.did(&[&["culprit 2"], &ALL_RELEASED[..]].concat());
+        stage.after(between);
+        stage.report(1, FAILED);
+        stage.after(SETTLE);
+        let (culprit, then) = if faults == 1 { ("culprit 2", ALL_END) } else { ("culprit 1", ALL_RELEASED) };
+        stage.did(&[&[culprit], &then[..]].concat());
+        assert_eq!(stage.verdicts[1].fault, faults);
+    }
+    // The culprit's next run has a fault of its own.
+    let mut stage = Stage::whose_server_says(Server::Active);
+    for fault in 1..=2 {
+        stage.report(2, ASSERTION);
+        stage.after(SETTLE);
+        stage.did(&[&["culprit 2"], &ALL_RELEASED[..]].concat());
+        assert_eq!(stage.verdicts.last().unwrap().fault, fault);
+    }
+}
+
+#[test]
+fn f13_who_waits_since_the_fault_before_is_started() {
+    let mut stage = Stage::new();
+    stage.sure_fault_until_started();
+    // The others have no processes now.
+    stage.clients.retain(|client| client.class == LS);
+    stage.server = Some((Server::Active, Vec::new()));
+    stage.report(1, ASSERTION);
+    stage.after(SETTLE);
+    stage.did(&["culprit 1", "release 1", "release 3", "start 0", "start 2"]);
+}
+
 #[test]
 fn what_was_reported_and_logged_is_weighed() {
     let report = |tenant, code, at| Report { tenant: TenantId(tenant), code, at: ms(at) };
@@ -349,6 +488,7 @@ fn reporting_first_keeps_out_the_fourth_time_and_nobody_latency_sensitive() {
 enum Random {
     Report(u32, u32),
     Logged(u32),
+    Server(Server, Vec<u32>),
     Ended(u32, bool),
     Gone(u32),
     Registered(u32),
@@ -358,9 +498,11 @@ enum Random {
 
 fn random() -> impl Strategy<Value = Random> {
     let code = prop_oneof![Just(700), Just(710), Just(719), Just(806), Just(810), any::<u32>()];
+    let server = prop_oneof![Just(Server::Active), Just(Server::Faulted), Just(Server::Unknown)];
     prop_oneof![
         3 => (0u32..4, code).prop_map(|(tenant, code)| Random::Report(tenant, code)),
         1 => (0u32..6).prop_map(Random::Logged),
+        2 => (server, proptest::collection::vec(0u32..4, 0..4)).prop_map(|(server, went_on)| Random::Server(server, went_on)),
         6 => (0u32..4, any::<bool>()).prop_map(|(tenant, well)| Random::Ended(tenant, well)),
         1 => (0u32..4).prop_map(Random::Gone),
         2 => (0u32..4).prop_map(Random::Registered),
@@ -386,6 +528,9 @@ proptest! {
                     Event::Reported { report, clients: clients.clone() }
                 }
                 Random::Logged(tenant) => Event::Logged { tenant: TenantId(tenant) },
+                Random::Server(server, went_on) => {
+                    Event::Server { server, went_on: went_on.into_iter().map(TenantId).collect() }
+                }
                 Random::Ended(tenant, well) => {
                     Event::Ended { tenant: TenantId(tenant), ending: ending(well) }
                 }
@@ -404,8 +549,12 @@ proptest! {
                         started = [false; 4];
                         if let Some(tenant) = verdict.culprit {
                             blamed[tenant.index()] += verdict.evidence.weight();
-                            prop_assert!(verdict.evidence.weight() > 0);
+                            prop_assert!(verdict.evidence.weight() > 0 || verdict.is_contained());
                         }
+                        let ends = actions.iter().any(|action| matches!(action, Action::End { .. }));
+                        prop_assert!(!(verdict.is_contained() && ends), "ended for nothing");
+                        let released = actions.iter().any(|action| matches!(action, Action::Release { .. }));
+                        prop_assert!(verdict.is_contained() || !released, "nobody says when it starts");
                         prop_assert!(!verdict.kept_out || verdict.culprit.is_some());
                     }
                     Action::Start { tenant, at } => {
@@ -414,7 +563,10 @@ proptest! {
                     }
                     Action::KeepOut { tenant } => prop_assert!(blamed[tenant.index()] >= KEEP_OUT, "kept out without evidence"),
                     Action::Recovered { tenant, .. } => prop_assert!(started[tenant.index()]),
-                    Action::Hold { .. } | Action::End { .. } | Action::Leave { .. } => {}
+                    Action::Hold { .. } | Action::Ask | Action::End { .. } | Action::Leave { .. } => {}
+                    Action::Release { tenant } => {
+                        prop_assert!(!started[tenant.index()], "its policy starts it, too");
+                    }
                 }
             }
             let order: Vec<Class> = actions

@@ -1,5 +1,6 @@
 //! What the control program says, as values.
 
+use super::ServerStatus;
 use crate::library::CudaVersion;
 
 /// A list of process ids: numbers above 0 between white space. An empty answer is an empty list.
@@ -11,6 +12,15 @@ pub(super) fn pids(answer: &str) -> Option<Vec<u32>> {
 pub(super) fn percentage(answer: &str) -> Option<f64> {
     let value: f64 = answer.trim().parse().ok()?;
     (0.0..=100.0).contains(&value).then_some(value)
+}
+
+/// How a server is: one word, such as `ACTIVE`.
+pub(super) fn status(answer: &str) -> ServerStatus {
+    match answer.trim() {
+        "ACTIVE" => ServerStatus::Active,
+        "FAULT" => ServerStatus::Fault,
+        _ => ServerStatus::Other,
+    }
 }
 
 /// Whether the control program says that the pipe directory has no daemon.
@@ -55,6 +65,15 @@ mod tests {
         ];
         for (answer, expected) in cases {
             assert_eq!(pids(answer), expected, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_status_is_one_word_and_nothing_else() {
+        assert_eq!(status("ACTIVE\n"), ServerStatus::Active);
+        assert_eq!(status("FAULT\n"), ServerStatus::Fault);
+        for other in ["", "INITIALIZING\n", "Server 7 not found\n", "NOT ACTIVE"] {
+            assert_eq!(status(other), ServerStatus::Other, "{other}");
         }
     }
 

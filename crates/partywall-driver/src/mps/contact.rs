@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::process::{self, Answer, Ended};
-use super::{LOG_DIRECTORY, LOG_TAIL, MpsError, PIPE_DIRECTORY, answers};
+use super::{LOG_DIRECTORY, LOG_TAIL, MpsError, PIPE_DIRECTORY, ServerStatus, answers};
 
 /// Where a daemon listens, and how to ask it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +37,11 @@ impl Contact {
     pub(super) fn foreign(control: &Path, pipe: &Path, temporary: &Path, limit: Duration) -> Self {
         let log = pipe.with_file_name("log");
         Self { control: control.to_owned(), scratch: temporary.to_owned(), pipe: pipe.to_owned(), log, limit }
+    }
+
+    /// The same daemon, whose answers are waited for as long as `limit`.
+    pub fn within(self, limit: Duration) -> Self {
+        Self { limit, ..self }
     }
 
     /// What a tenant's environment needs in order to become a client.
@@ -92,6 +97,14 @@ impl Contact {
             clients.extend(self.client_list(server)?);
         }
         Ok(clients)
+    }
+
+    /// How a server is.
+    ///
+    /// # Errors
+    /// Those of [`Contact::ask`].
+    pub fn server_status(&self, server: u32) -> Result<ServerStatus, MpsError> {
+        Ok(answers::status(&self.ask(&format!("get_server_status {server}"))?))
     }
 
     fn pids(&self, command: String) -> Result<Vec<u32>, MpsError> {

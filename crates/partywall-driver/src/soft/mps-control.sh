@@ -9,6 +9,7 @@
 #   soft-mps       process id and start time of the daemon: it is there while that process lives
 #   server         exists from the first client or start_server on; the daemon is its own server
 #   clients/PID    a client, with the start time of its process inside; made by the simulated driver
+#   faulted/PID    a client that a fault has ended, as in clients; made by the simulated driver
 #   percentage     default of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, which a client can only lower
 #   control        a FIFO: a line in it ends the daemon
 PATH=${PATH:+$PATH:}/usr/bin:/bin
@@ -51,12 +52,23 @@ find_clients() {
     if [ -n "$clients" ]; then : > "$pipe/server"; fi
 }
 
+# Whether a client that a fault has ended still lives; forgets the others.
+has_faulted() {
+    faulted=1
+    for file in "$pipe"/faulted/*; do
+        pid=${file##*/}
+        case $pid in *[!0-9]*) continue ;; esac
+        if is_process "$pid" "$file"; then faulted=0; else rm -f "$file"; fi
+    done
+    return $faulted
+}
+
 note() {
     if [ -n "$log" ] && [ -d "$log" ]; then echo "Control $$: $*" >> "$log/control.log"; fi
 }
 
 serve() {
-    mkdir -p "$pipe/clients" || exit 1
+    mkdir -p "$pipe/clients" "$pipe/faulted" || exit 1
     if find_daemon; then
         echo 'An instance of this daemon is already running' >&2
         exit 1
@@ -123,7 +135,7 @@ command_line() {
     find_clients
     case $1 in
         get_server_list) if [ -e "$pipe/server" ]; then echo "$daemon"; fi ;;
-        get_server_status) known_server "$2" && echo ACTIVE ;;
+        get_server_status) known_server "$2" && if has_faulted; then echo FAULT; else echo ACTIVE; fi ;;
         get_client_list) known_server "$2" && for pid in $clients; do echo "$pid"; done ;;
         ps) for pid in $clients; do echo "$pid server $daemon"; done ;;
         start_server) : > "$pipe/server" ;;

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::clock::wait_for;
 use crate::library::CudaVersion;
-use crate::mps::{MpsDaemon, MpsError, MpsOptions, Stopped, control_version, find_control};
+use crate::mps::{MpsDaemon, MpsError, MpsOptions, ServerStatus, Stopped, control_version, find_control};
 
 /// A folder with something under the library's name, and a driver folder that leads to it.
 fn made(id: &str) -> (TempDir, SoftDriver) {
@@ -187,7 +187,15 @@ fn the_control_program_serves_the_mps_module() {
     // A process id that was given to another process since is no client.
     fs::write(daemon.pipe_directory().join("clients").join(std::process::id().to_string()), "1\n").unwrap();
     assert_eq!(daemon.client_list(server).unwrap(), [client.pid()]);
+    let contact = daemon.contact().within(Duration::from_secs(19));
+    assert_eq!(contact.server_status(server).unwrap(), ServerStatus::Active);
+    assert!(contact.server_status(1).is_err());
+    let (clients, faulted) =
+        (daemon.pipe_directory().join("clients"), daemon.pipe_directory().join("faulted"));
+    fs::copy(clients.join(client.pid().to_string()), faulted.join(client.pid().to_string())).unwrap();
+    assert_eq!(contact.server_status(server).unwrap(), ServerStatus::Fault, "until it has ended");
     drop(client);
+    assert_eq!(contact.server_status(server).unwrap(), ServerStatus::Active);
     assert!(daemon.client_list(server).unwrap().is_empty());
     assert_eq!(daemon.server_list().unwrap(), [server], "a server stays without clients");
     daemon.set_default_active_thread_percentage(50).unwrap();

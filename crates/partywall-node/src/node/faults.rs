@@ -1,20 +1,26 @@
-//! What the node does about a fault that ends all clients of its MPS daemon: it tells core's decider what it sees, and does what that
-//! says.
+//! What the node does about a fault in a client of its MPS daemon: it tells core's decider what it sees, and does what that says.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::Duration;
 
-use partywall_core::faults::{Action, Client, Event, Faults, Left, Report, Verdict};
+use partywall_core::faults::{Action, Client, Event, Faults, Left, Report, Server, Verdict};
 use partywall_core::restart::Ending;
 use partywall_core::tenant::{Class, TenantId};
 use partywall_core::units::Nanos;
+use partywall_driver::mps::{Contact, MpsError, ServerStatus};
 
 use super::Node;
-use crate::control::FaultReport;
+use crate::control::{FaultReport, ServerSaid};
 use crate::folder::{Folder, write_whole};
 use crate::shepherd::status::End;
 use crate::supervise::Tenant;
 use crate::tenant::{FaultFacts, Sign};
 use crate::walls::server_log::ServerLog;
+use crate::watch::Watcher;
+
+/// How long the control program may think about each of two questions: together less than the decider waits.
+const ANSWER_LIMIT: Duration = Duration::from_millis(900);
 
 /// Tenants that are gone and may yet turn out to have caused a fault: their processes' last words come after their end.
 const DEPARTED: usize = 32;
@@ -24,6 +30,12 @@ const DEPARTED: usize = 32;
 pub(super) struct Recovery {
     decider: Faults,
     log: ServerLog,
+    /// The MPS daemon, where the wall takes one.
+    daemon: Option<Contact>,
+    /// The thread that asks it how its server is; there from the first time on.
+    asking: Option<Watcher<Server>>,
+    /// What processes had launched when the fault was reported.
+    launched: BTreeMap<TenantId, BTreeMap<u64, u64>>,
     /// Processes that are looked for in the log, and whose they are.
     pids: BTreeMap<u32, TenantId>,
     last: Option<Last>,
@@ -40,14 +52,28 @@ struct Last {
     verdict: Option<(Verdict, Option<String>)>,
     involved: BTreeSet<TenantId>,
     told: BTreeMap<String, BTreeSet<u32>>,
+    /// When each was first told.
+    told_at: BTreeMap<String, Nanos>,
+    server: Option<ServerSaid>,
     recover: Option<Nanos>,
 }
 
+impl Last {
+    fn new(number: u64, at: Nanos) -> Self {
+        let (involved, told, told_at) = Default::default();
+        Self { number, at, verdict: None, involved, told, told_at, server: None, recover: None }
+    }
+}
+
 impl Recovery {
-    pub(super) fn new(folder: &Folder) -> Self {
+    /// `daemon` is the one whose clients tenants are, if there is one.
+    pub(super) fn new(folder: &Folder, daemon: Option<Contact>) -> Self {
         Self {
             decider: Faults::new(),
             log: ServerLog::of(&folder.mps()),
+            daemon: daemon.map(|daemon| daemon.within(ANSWER_LIMIT)),
+            asking: None,
+            launched: BTreeMap::new(),
             pids: BTreeMap::new(),
             last: None,
             facts: FaultFacts::default(),
@@ -57,6 +83,11 @@ impl Recovery {
 
     pub(super) fn deadline(&self) -> Option<Nanos> {
         self.decider.deadline()
+    }
+
+    /// Readable when the MPS daemon has answered.
+    pub(super) fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.asking.as_ref().map(|asking| asking.bell().as_fd())
     }
 
     /// Whether the MPS server takes nobody now.
@@ -73,6 +104,12 @@ impl Recovery {
             culprit: last.verdict.as_ref().and_then(|(_, name)| name.clone()),
             evidence: last.verdict.as_ref().map(|(verdict, _)| verdict.evidence),
             told: last.told.clone(),
+            told_after_ns: last
+                .told_at
+                .iter()
+                .map(|(name, at)| (name.clone(), at.saturating_sub(last.at).0))
+                .collect(),
+            server: last.server,
             recover_ns: last.recover.map(|time| time.0),
         })
     }
@@ -87,6 +124,10 @@ impl Node<'_> {
                 Sign::Registered => self.decide(Event::Registered { tenant }, now),
                 Sign::Worked { at } => self.decide(Event::Worked { tenant, at }, now),
             }
+        }
+        let answer = self.recovery.asking.as_mut().and_then(Watcher::take);
+        if let Some(answer) = answer {
+            self.answered(answer.unwrap_or(Server::Unknown), now);
         }
         if self.recovery.deadline().is_some_and(|at| at <= now) {
             self.look_into_the_log(now);
@@ -115,11 +156,58 @@ impl Node<'_> {
         });
         clients.extend(departed);
         self.look_into_the_log(now);
+        if !self.recovery.is_closed() {
+            self.recovery.launched = self.service.launched();
+        }
         self.decide(Event::Reported { report, clients }, now);
         let name = self.name_of(report.tenant);
         if let Some(last) = &mut self.recovery.last {
+            last.at = last.at.min(report.at);
+            last.told_at.entry(name.clone()).or_insert(report.at);
             last.told.entry(name).or_default().insert(report.code);
         }
+    }
+
+    /// Has the MPS server asked how it is. Where that cannot be done, that is the answer.
+    fn ask_server(&mut self) -> Option<Event> {
+        let recovery = &mut self.recovery;
+        // One that has not answered the last question yet has its own to think of.
+        recovery.asking.take_if(|asking| asking.is_asked());
+        if recovery.asking.is_none() {
+            let daemon = recovery.daemon.clone();
+            let watcher = daemon.map(|daemon| Watcher::with("server", move || (Ok(state_of(&daemon)), ())));
+            recovery.asking = watcher.and_then(Result::ok);
+        }
+        match &mut recovery.asking {
+            Some(asking) => {
+                asking.ask();
+                None
+            }
+            None => Some(self.said(Server::Unknown)),
+        }
+    }
+
+    fn answered(&mut self, server: Server, now: Nanos) {
+        let event = self.said(server);
+        self.decide(event, now);
+    }
+
+    fn said(&mut self, server: Server) -> Event {
+        if let Some(last) = &mut self.recovery.last {
+            last.server = Some(match server {
+                Server::Active => ServerSaid::Active,
+                Server::Faulted => ServerSaid::Faulted,
+                Server::Unknown => ServerSaid::Nothing,
+            });
+        }
+        let now_launched = self.service.launched();
+        let has_gone_on = |tenant: &TenantId| {
+            let now = now_launched.get(tenant);
+            let more = |(number, before): (&u64, &u64)| now.and_then(|now| now.get(number)) > Some(before);
+            self.recovery.launched.get(tenant).is_some_and(|before| before.iter().all(more))
+        };
+        let went_on = now_launched.keys().copied().filter(has_gone_on).collect();
+        Event::Server { server, went_on }
     }
 
     fn look_into_the_log(&mut self, now: Nanos) {
@@ -181,7 +269,9 @@ impl Node<'_> {
     fn act(&mut self, action: Action, now: Nanos) -> Option<Event> {
         match action {
             Action::Hold { tenant } => return self.hold(tenant, now),
+            Action::Ask => return self.ask_server(),
             Action::Named(verdict) => self.name(verdict),
+            Action::Release { tenant } => self.let_be(tenant, now),
             Action::End { tenant } => self.with(tenant, |tenant| tenant.end_after_fault(now)),
             Action::Start { tenant, at } => self.with(tenant, |tenant| tenant.release(at)),
             Action::Leave { tenant, why } => self.leave_tenant(tenant, why),
@@ -211,9 +301,8 @@ impl Node<'_> {
         let number = self.recovery.decider.count();
         if self.recovery.facts.faults != number {
             self.recovery.facts.faults = number;
-            let (involved, told) = Default::default();
-            self.recovery.last = Some(Last { number, at: now, verdict: None, involved, told, recover: None });
-            (self.say)("a fault of the GPU has ended the work of all clients of the node's MPS daemon");
+            self.recovery.last = Some(Last::new(number, now));
+            (self.say)(REPORTED);
         }
         if let Some(last) = &mut self.recovery.last {
             last.involved.insert(id);
@@ -222,7 +311,7 @@ impl Node<'_> {
         let Some(tenant) = index.and_then(|index| self.tenants.get_mut(index)) else {
             return Some(Event::Gone { tenant: id });
         };
-        tell_terminal(tenant, "a fault of the GPU has ended all clients of the node's MPS daemon");
+        tell_terminal(tenant, REPORTED);
         let is_over = tenant.hold();
         let ending = tenant.kept.end.as_ref().map_or(Ending::Failed, End::ending);
         is_over.then_some(Event::Ended { tenant: id, ending })
@@ -231,6 +320,7 @@ impl Node<'_> {
     /// It is known who it was, or that it cannot be known.
     fn name(&mut self, verdict: Verdict) {
         let culprit = verdict.culprit.map(|id| self.name_of(id));
+        self.take_back(&verdict);
         let by = match &culprit {
             Some(name) => format!("the fault of the GPU was {name}'s ({})", verdict.evidence),
             None => format!("whose fault of the GPU it was is not known: {}", verdict.evidence),
@@ -239,12 +329,19 @@ impl Node<'_> {
         let recovery = &mut self.recovery;
         recovery.log.skip();
         recovery.pids.clear();
-        recovery.facts.recover = None;
+        if verdict.is_contained() {
+            recovery.facts.contained += 1;
+        } else {
+            recovery.facts.recover = None;
+        }
         if let Some(id) = verdict.culprit {
             *recovery.facts.caused.entry(id).or_default() += 1;
         }
         let involved = recovery.last.as_mut().map(|last| {
             (last.at, last.verdict) = (verdict.at, Some((verdict, culprit.clone())));
+            if verdict.is_contained() {
+                last.involved.retain(|id| verdict.culprit == Some(*id));
+            }
             last.involved.clone()
         });
         self.service.faulted(self.recovery.facts.clone());
@@ -263,6 +360,10 @@ impl Node<'_> {
                      same",
                     verdict.evidence, kept.spec.name
                 ),
+                // It may have processes that are well.
+                (true, _) if verdict.is_contained() => {
+                    format!("it has faulted the GPU ({})", verdict.evidence)
+                }
                 (true, _) => format!("ended: it has faulted the GPU ({})", verdict.evidence),
                 (false, Some(name)) => {
                     format!("ended by a fault of the GPU that was {name}'s ({})", verdict.evidence)
@@ -274,6 +375,36 @@ impl Node<'_> {
             if let Some(note) = kept.note.clone() {
                 tell_terminal(tenant, &note);
             }
+        }
+    }
+
+    /// What was said of a fault that seemed to be contained, and was not.
+    fn take_back(&mut self, verdict: &Verdict) {
+        let recovery = &mut self.recovery;
+        let last = recovery.last.as_mut().and_then(|last| last.verdict.take());
+        let Some((Verdict { culprit: Some(culprit), .. }, _)) =
+            last.filter(|(last, _)| last.fault == verdict.fault)
+        else {
+            return;
+        };
+        recovery.facts.contained = recovery.facts.contained.saturating_sub(1);
+        if let Some(caused) = recovery.facts.caused.get_mut(&culprit) {
+            *caused = caused.saturating_sub(1);
+        }
+        self.with(culprit, |tenant| tenant.kept.faults = tenant.kept.faults.saturating_sub(1));
+    }
+
+    /// A fault has not concerned it, or nobody besides.
+    fn let_be(&mut self, id: TenantId, now: Nanos) {
+        let culprit = self.recovery.last.as_ref().and_then(|last| last.verdict.as_ref()?.0.culprit);
+        let Some(tenant) = self.tenants.iter_mut().find(|tenant| tenant.kept.spec.id == id) else { return };
+        if tenant.kept.attended && culprit != Some(id) {
+            // Where it cannot be removed, its terminal says too much.
+            let _ = std::fs::remove_file(tenant.folder.fault());
+        }
+        if let Some(at) = tenant.resume(now) {
+            let (name, wait) = (tenant.kept.spec.name.clone(), at.saturating_sub(now));
+            (self.say)(&format!("{name}: starts again in {wait}"));
         }
     }
 
@@ -307,6 +438,23 @@ impl Node<'_> {
             Some(tenant) => tenant.kept.spec.name.clone(),
             None => departed().map_or_else(|| id.to_string(), |(_, name, _)| name.clone()),
         }
+    }
+}
+
+/// What is said of a fault about which nothing is known yet.
+const REPORTED: &str = "a fault of the GPU in a client of the node's MPS daemon; whose it is, and whether it ends all clients, is being found out";
+
+/// How the daemon's server is; of several, the worst.
+fn state_of(daemon: &Contact) -> Server {
+    let ask = || -> Result<Vec<ServerStatus>, MpsError> {
+        daemon.server_list()?.into_iter().map(|server| daemon.server_status(server)).collect()
+    };
+    match ask() {
+        Ok(states) if states.contains(&ServerStatus::Fault) => Server::Faulted,
+        Ok(states) if !states.is_empty() && states.iter().all(|state| *state == ServerStatus::Active) => {
+            Server::Active
+        }
+        _ => Server::Unknown,
     }
 }
 

@@ -138,6 +138,22 @@ impl State {
     }
 }
 
+impl State {
+    /// What each process that may be a client of the daemon has launched so far.
+    pub(crate) fn launched(&self) -> BTreeMap<TenantId, BTreeMap<u64, u64>> {
+        let mut tenants: BTreeMap<TenantId, BTreeMap<u64, u64>> = BTreeMap::new();
+        for (&number, connection) in &self.connections {
+            if let Some(member) = connection.member().filter(|member| member.attachment.seen != Some(false)) {
+                let shim = &member.page.shim;
+                let launches = shim.launches.load(Ordering::Relaxed);
+                let launched = launches.saturating_add(shim.graph_launches.load(Ordering::Relaxed));
+                tenants.entry(member.tenant).or_default().insert(number, launched);
+            }
+        }
+        tenants
+    }
+}
+
 /// The error that has ended a process's work, and when.
 fn fault(member: &Member, now: Nanos) -> Option<(u32, Nanos)> {
     let shim = &member.page.shim;

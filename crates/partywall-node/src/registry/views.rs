@@ -41,6 +41,7 @@ impl State {
             wall: self.attaching.wall(),
             wall_problem: self.attaching.problem(),
             faults: self.faults.faults,
+            faults_contained: self.faults.contained,
             recover_ns: self.faults.recover,
             tenants: self.told().map(|(&id, tenant)| self.tenant_view(id, tenant)).collect(),
         }

@@ -1,6 +1,7 @@
 //! The MPS server's log: whether it names processes in connection with a fault.
 //!
-//! Its text is documented nowhere and differs between drivers, so a line only counts if it speaks of a fault and has the id of a process
+//! The server writes to a file of the log directory, and to what its daemon was given for an output where that stays in the foreground.
+//! //! Its text is documented nowhere and differs between drivers, so a line only counts if it speaks of a fault and has the id of a process
 //! that is looked for, which is a whole number there. Where nothing of that kind is written, nothing is found.
 
 use std::collections::BTreeSet;
@@ -17,9 +18,15 @@ const CONSEQUENCE: [&str; 3] = ["disconnect", "exit", "waiting"];
 /// Read at once, from the end: what was written since the last look is a few lines.
 const READ_BYTES: u64 = 64 << 10;
 
+/// Where the server may write, in the daemon's directory.
+const FILES: [&str; 2] = ["log/server.log", "output"];
+
 /// The log of the server that the node's daemon starts.
 #[derive(Debug)]
-pub(crate) struct ServerLog {
+pub(crate) struct ServerLog([Tail; FILES.len()]);
+
+#[derive(Debug)]
+struct Tail {
     path: PathBuf,
     /// What was there before does not count any more.
     from: u64,
@@ -28,22 +35,26 @@ pub(crate) struct ServerLog {
 impl ServerLog {
     /// Of the daemon in this directory, from its end on.
     pub(crate) fn of(directory: &Path) -> Self {
-        let path = directory.join("log/server.log");
-        let from = path.metadata().map_or(0, |found| found.len());
-        Self { path, from }
+        let mut log = Self(FILES.map(|file| Tail { path: directory.join(file), from: 0 }));
+        log.skip();
+        log
     }
 
     /// Forgets what is there now.
     pub(crate) fn skip(&mut self) {
-        self.from = self.path.metadata().map_or(0, |found| found.len());
+        for tail in &mut self.0 {
+            tail.from = tail.path.metadata().map_or(0, |found| found.len());
+        }
     }
 
     /// The processes of these that are named in connection with a fault since the last [`ServerLog::skip`].
     pub(crate) fn named(&self, pids: &BTreeSet<u32>) -> BTreeSet<u32> {
-        self.tail().map(|text| named(&text, pids)).unwrap_or_default()
+        self.0.iter().filter_map(|tail| tail.text().ok()).flat_map(|text| named(&text, pids)).collect()
     }
+}
 
-    fn tail(&self) -> std::io::Result<String> {
+impl Tail {
+    fn text(&self) -> std::io::Result<String> {
         let mut file = File::open(&self.path)?;
         let length = file.metadata()?.len();
         // A new server may have begun a new file.
@@ -94,6 +105,11 @@ mod tests {
             ),
             ("[2026-04-28 18:20:41.986 Server 4428] Status changed to FAULT", &[]),
             ("exception: 4267 and 4281 and 14281", &[4267, 4281]),
+            // Driver 580, of each client in turn.
+            (
+                "[2026-11-22 06:30:18.785 Server  4428] All clients belonging to error trigging process 4267 will be torn down",
+                &[],
+            ),
         ] {
             assert_eq!(named(line, &pids), expected.iter().copied().collect(), "{line}");
         }
@@ -116,6 +132,9 @@ mod tests {
         assert_eq!(log.named(&pids), pids);
         std::fs::write(&path, "fault: 7\n").unwrap();
         assert_eq!(log.named(&pids), pids, "a new file");
+        log.skip();
+        std::fs::write(folder.path().join("output"), "[time Server 3] fault of client {PID: 7}\n").unwrap();
+        assert_eq!(log.named(&pids), pids, "in the foreground");
     }
 
     proptest! {

@@ -9,8 +9,10 @@ pub struct Faults {
     pub oom_after: Option<u64>,
     /// `illegal-access-at-launch=N`: the Nth launch touches memory that is not there.
     pub illegal_access_at_launch: Option<u64>,
-    /// `assert-at-launch=N`: an assertion of the Nth launch does not hold.
+    /// `assert-at-launch=N`: an assertion of the Nth launch does not hold, which ends the work of this process alone.
     pub assert_at_launch: Option<u64>,
+    /// `assert-for-all-at-launch=N`: the same with a driver that ends all clients of the MPS daemon for it.
+    pub assert_for_all_at_launch: Option<u64>,
     /// `hang-at-launch=N`: the Nth launch never ends.
     pub hang_at_launch: Option<u64>,
     /// `device-lost-after=N`: the device falls off the bus at the launch after the first N, for all processes.
@@ -30,7 +32,7 @@ impl FromStr for Faults {
         for part in text.split(['|', ',']).map(str::trim).filter(|part| !part.is_empty()) {
             let wrong = || {
                 format!(
-                    "`{part}` is not a fault; write oom-after=N, illegal-access-at-launch=N, assert-at-launch=N, hang-at-launch=N, device-lost-after=N, split-from=N or green-more=N, with | between them"
+                    "`{part}` is not a fault; write oom-after=N, illegal-access-at-launch=N, assert-at-launch=N, assert-for-all-at-launch=N, hang-at-launch=N, device-lost-after=N, split-from=N or green-more=N, with | between them"
                 )
             };
             let (name, count) = part.split_once('=').ok_or_else(wrong)?;
@@ -39,6 +41,7 @@ impl FromStr for Faults {
                 "oom-after" => &mut faults.oom_after,
                 "illegal-access-at-launch" => &mut faults.illegal_access_at_launch,
                 "assert-at-launch" => &mut faults.assert_at_launch,
+                "assert-for-all-at-launch" => &mut faults.assert_for_all_at_launch,
                 "hang-at-launch" => &mut faults.hang_at_launch,
                 "device-lost-after" => &mut faults.device_lost_after,
                 "split-from" => &mut faults.split_from,

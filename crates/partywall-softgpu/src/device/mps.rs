@@ -3,12 +3,12 @@
 //! The stand-in for `nvidia-cuda-mps-control` (a script of the driver crate) leaves its process id and its start time in
 //! `soft-mps` in the pipe directory; a real daemon does not, and nothing here takes one for its own. A process becomes its
 //! client when the daemon is alive at the time of `cuInit`: it puts its start time into `clients/<pid>`, which is all that
-//! the daemon knows of its clients, and takes the daemon's default percentage from `percentage`. The *group* of a daemon's
+//! the daemon knows of its clients (those that a fault has ended are in `faulted`, too), and takes the daemon's default percentage from `percentage`. The *group* of a daemon's
 //! clients is a number made from the identity of the pipe directory, so that several daemons do not get in each other's way.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::device::process;
 use crate::environment;
@@ -21,6 +21,9 @@ const DAEMON: &str = "soft-mps";
 
 /// The folder in the pipe directory with a file for each client.
 const CLIENTS: &str = "clients";
+
+/// The same for those that a fault has ended.
+const FAULTED: &str = "faulted";
 
 /// The file in the pipe directory with the most that a client may have of the SMs, per cent.
 const PERCENTAGE: &str = "percentage";
@@ -36,9 +39,28 @@ pub struct Client {
 
 /// Makes this process a client of the daemon that its environment names, if that is alive.
 pub fn client() -> Option<Client> {
+    client_of(&directory(), environment::text(environment::MPS_PERCENTAGE).as_deref())
+}
+
+/// A fault has ended all clients of the daemon that this process is a client of.
+pub fn clients_have_faulted() {
+    // Where nothing can be written there is no daemon any more that could say so.
+    let _ = copy_clients(&directory());
+}
+
+fn copy_clients(directory: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(directory.join(FAULTED))?;
+    for client in fs::read_dir(directory.join(CLIENTS))? {
+        let client = client?;
+        fs::copy(client.path(), directory.join(FAULTED).join(client.file_name()))?;
+    }
+    Ok(())
+}
+
+/// Where the daemon listens that this process's environment names.
+fn directory() -> PathBuf {
     let named = environment::get(environment::MPS_PIPE_DIRECTORY).filter(|path| !path.is_empty());
-    let directory = named.unwrap_or_else(|| DEFAULT_PIPE_DIRECTORY.into());
-    client_of(Path::new(&directory), environment::text(environment::MPS_PERCENTAGE).as_deref())
+    named.unwrap_or_else(|| DEFAULT_PIPE_DIRECTORY.into()).into()
 }
 
 /// Makes this process a client of the daemon that listens in `directory`; `own` is the percentage that it asks for.

@@ -42,15 +42,30 @@ fn a_fault_ends_all_clients_of_a_daemon_and_nobody_else() {
     for (device, group) in [(&a, 7), (&b, 7), (&c, 8), (&d, 0)] {
         device.add_context(group).unwrap();
     }
-    a.raise(700, 719).unwrap();
+    a.raise(700, Some(719)).unwrap();
     assert_eq!([&a, &b, &c, &d].map(Device::fault), [700, 719, 0, 0]);
-    d.raise(719, 719).unwrap();
+    d.raise(719, Some(719)).unwrap();
     assert_eq!([&a, &b, &c, &d].map(Device::fault), [700, 719, 0, 719]);
     let late = Device::open(folder).unwrap();
     assert!(matches!(late.add_context(7), Err(DeviceError::MpsRecovering)));
     drop((a, b));
     late.add_context(7).unwrap();
     assert_eq!(late.fault(), 0);
+}
+
+#[test]
+fn a_contained_fault_ends_one_client_and_the_daemon_takes_others() {
+    let (_directory, folder) = made("h200");
+    let [a, b] = std::array::from_fn(|_| Device::open(folder.clone()).unwrap());
+    for device in [&a, &b] {
+        device.add_context(7).unwrap();
+    }
+    a.raise(710, None).unwrap();
+    assert_eq!([&a, &b].map(Device::fault), [710, 0]);
+    let late = Device::open(folder).unwrap();
+    late.add_context(7).unwrap();
+    b.raise(700, Some(700)).unwrap();
+    assert_eq!([&a, &b, &late].map(Device::fault), [710, 700, 700]);
 }
 
 #[test]

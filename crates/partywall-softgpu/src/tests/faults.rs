@@ -127,9 +127,45 @@ fn clients_of_a_daemon_die_together() {
         return;
     }
     // Of an assertion nobody else can know.
-    for (fault, of_culprit, of_client) in [("", "700", "700"), ("assert-at-launch=1", "710", "719")] {
+    for (fault, of_culprit, of_client) in [("", "700", "700"), ("assert-for-all-at-launch=1", "710", "719")] {
         die_together(NAME, fault, of_culprit, of_client);
     }
+}
+
+/// After an assertion the daemon's other clients go on, and it takes new ones while who made it is still there.
+#[test]
+fn an_assertion_ends_its_own_process() {
+    const NAME: &str = "faults::an_assertion_ends_its_own_process";
+    if let Some(part) = environment::text(super::PART) {
+        begin();
+        let kernels = kernels();
+        say("ready");
+        listen();
+        let launched = launch(kernels["something_else"], 0, 0_u32);
+        // SAFETY: takes nothing.
+        say(&format!("{part}: {launched} {}", unsafe { cuCtxSynchronize() }));
+        listen();
+        return;
+    }
+    let (directory, _folder) = made("h200");
+    let pipe = directory.path().join("pipe");
+    daemon(&pipe);
+    let inside = (MPS_PIPE_DIRECTORY, pipe.to_str().unwrap());
+    let start = |part: &str, fault: &str| {
+        let mut player = Player::start(NAME, part, directory.path(), &[inside, (FAULT, fault)]);
+        assert_eq!(player.hear(), "ready");
+        player
+    };
+    let (mut culprit, mut client) = (start("culprit", "assert-at-launch=1"), start("client", ""));
+    culprit.tell("go");
+    assert_eq!(culprit.hear(), "culprit: 0 710");
+    client.tell("go");
+    assert_eq!(client.hear(), "client: 0 0");
+    let mut late = start("late", "");
+    late.tell("go");
+    assert_eq!(late.hear(), "late: 0 0");
+    assert!(!pipe.join("faulted").exists());
+    drop((culprit, client, late));
 }
 
 fn die_together(name: &str, fault: &str, of_culprit: &str, of_client: &str) {
@@ -151,6 +187,7 @@ fn die_together(name: &str, fault: &str, of_culprit: &str, of_client: &str) {
     assert_eq!(result(&mut culprit), of_culprit);
     assert_eq!(result(&mut client), of_client);
     assert_eq!(result(&mut outside), "0");
+    assert_eq!(std::fs::read_dir(pipe.join("faulted")).unwrap().count(), 2, "the daemon knows of two");
     // Until all have gone, the server takes nobody.
     let refused = command(name, "late", directory.path(), &inside).output().unwrap();
     assert!(!refused.status.success());

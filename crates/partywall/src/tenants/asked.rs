@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::os::fd::AsFd as _;
 
 use comfy_table::{CellAlignment, Table, presets};
+use partywall_core::faults::Evidence;
 use partywall_core::units::Nanos;
 use partywall_node::client::Client;
 use partywall_node::control::{Reply, Request, TenantReport};
@@ -85,7 +86,7 @@ fn table(tenants: &[TenantReport]) -> String {
     format!("{table}\n{notes}")
 }
 
-/// The last fault of the GPU that ended tenants together, in a line.
+/// The last fault of the GPU behind an MPS daemon, in a line.
 fn last_fault(tenants: &[TenantReport]) -> Option<String> {
     let fault =
         tenants.iter().filter_map(|tenant| tenant.last_fault.as_ref()).max_by_key(|fault| fault.number)?;
@@ -95,10 +96,11 @@ fn last_fault(tenants: &[TenantReport]) -> Option<String> {
         (_, None) => "it is being found out by whom".to_owned(),
     };
     let then = match fault.recover_ns {
-        Some(time) => format!("recovered in {:.1} s", Nanos(time).as_secs()),
-        None => "not recovered yet".to_owned(),
+        _ if fault.evidence == Some(Evidence::Contained) => String::new(),
+        Some(time) => format!("; recovered in {:.1} s", Nanos(time).as_secs()),
+        None => "; not recovered yet".to_owned(),
     };
-    Some(format!("last fault of the GPU {} ago, {whose}; {then}", rounded(Nanos(fault.ago_ns))))
+    Some(format!("last fault of the GPU {} ago, {whose}{then}", rounded(Nanos(fault.ago_ns))))
 }
 
 fn state(tenant: &TenantReport) -> String {

@@ -1,4 +1,5 @@
-//! A fault of the GPU ends all clients of the node's MPS daemon: who did it, who is started again and when, and who is not.
+//! A fault of the GPU in a client of the node's MPS daemon: whether it ends all clients, who did it, who is started again and when, and who
+//! is not.
 
 use std::fs;
 use std::process::Stdio;
@@ -11,13 +12,25 @@ use crate::text;
 /// Told once, a built-in tenant works until it is ended; its standard input stays open, so it does not end by itself either.
 const RUN: &str = r#"{"run": {"run": 1, "load": {"closed": {"pause_ns": 3000000, "depth": 1}}, "begin": 0, "requests_max": 100000}}"#;
 
-/// Fails in the way of the device, after it has worked for a moment.
-const FAULTS: &str = "PARTYWALL_SOFTGPU_FAULT=assert-at-launch=2000";
+/// Fails in the way of the device, after it has worked for a moment, and ends the work of all clients.
+const FAULTS: &str = "PARTYWALL_SOFTGPU_FAULT=assert-for-all-at-launch=2000";
+
+/// The same, and ends the work of its own process alone.
+const FAULTS_ALONE: &str = "PARTYWALL_SOFTGPU_FAULT=assert-at-launch=2000";
 
 /// A shell command that works.
 fn work(variables: &str) -> String {
     format!(
         "(echo '{RUN}'; exec tail -f /dev/null) | {variables} partywall tenant tiny-kernels:ls > /dev/null"
+    )
+}
+
+/// The same, and over as soon as it fails.
+fn work_alone(home: &Home, variables: &str) -> String {
+    let pipe = home.path().join("pipe").display().to_string();
+    format!(
+        "rm -f {pipe}; mkfifo {pipe}; (echo '{RUN}'; exec tail -f /dev/null) > {pipe} & exec env {variables} partywall tenant tiny-kernels:ls \
+         < {pipe} > /dev/null"
     )
 }
 
@@ -28,11 +41,12 @@ fn tenant(home: &Home, name: &str, class: &str, script: &str, restart: &str) -> 
 }
 
 /// One that works, and in its first two runs faults once a file is there: when all others are clients as well.
-fn bad(home: &Home) -> String {
+fn bad(home: &Home, faults: &str) -> String {
     let path = home.path().display();
     let until = |file: &str| {
-        let (good, faulting) = (work(""), work(FAULTS));
-        format!("{good} & until [ -e {path}/{file} ]; do sleep 0.02; done; {faulting}")
+        // Once the program is over before it is known whose fault it was, and once after that.
+        let faulting = if file == "once" { work(faults) } else { work_alone(home, faults) };
+        format!("{} & until [ -e {path}/{file} ]; do sleep 0.02; done; {faulting}", work(""))
     };
     let script = format!(
         "if [ ! -e {path}/ran-once ]; then touch {path}/ran-once; {}\n\
@@ -67,7 +81,7 @@ fn is_back(report: &Value, faults: u64) -> bool {
 fn clients_of_a_daemon_come_back_together_without_who_faults_twice() {
     let home = Home::new("recover");
     let tenants = [
-        bad(&home),
+        bad(&home, FAULTS),
         tenant(&home, "ls-1", "latency-sensitive", &work(""), "always"),
         tenant(&home, "be", "best-effort", &work(""), "on-failure"),
         tenant(&home, "ls-2", "latency-sensitive", &work(""), "on-failure"),
@@ -123,6 +137,48 @@ fn clients_of_a_daemon_come_back_together_without_who_faults_twice() {
 }
 
 #[test]
+fn a_contained_fault_ends_nobody_else_and_keeps_nobody_out() {
+    let home = Home::new("recover-contained");
+    let tenants = [
+        bad(&home, FAULTS_ALONE),
+        tenant(&home, "ls", "latency-sensitive", &work(""), "always"),
+        tenant(&home, "be", "best-effort", &work(""), "on-failure"),
+    ];
+    let file = home.file(&format!("gpu.wall = \"mps\"\n{}", tenants.concat()));
+    home.succeeds(&["up", "--detach", &file]);
+    are_clients(&home);
+    let others = || ["ls", "be"].map(|name| home.report(name)["pid"].clone());
+    let pids = others();
+    for (number, file) in [(1, "once"), (2, "twice")] {
+        are_clients(&home);
+        fault(&home, file);
+        until("it is started again", || {
+            let report = home.report("bad");
+            report["activity"] == "running"
+                && report["restarts"] == number
+                && report["facts"]["processes"].as_u64() > Some(0)
+        });
+        let report = home.report("bad");
+        let last = &report["last_fault"];
+        assert_eq!((&last["number"], &last["culprit"]), (&number.into(), &"bad".into()), "{report}");
+        assert_eq!((&last["evidence"], &last["server"]), (&"contained".into(), &"active".into()), "{report}");
+        assert_eq!((&last["told"]["bad"][0], &last["recover_ns"]), (&710.into(), &Value::Null), "{report}");
+        assert_eq!((&report["faults"], &report["kept_out"]), (&number.into(), &false.into()), "{report}");
+    }
+    for name in ["ls", "be"] {
+        let report = home.report(name);
+        assert_eq!((&report["last_fault"], &report["restarts"]), (&Value::Null, &0.into()), "{report}");
+    }
+    assert_eq!(others(), pids, "somebody else was ended");
+    let shown = home.succeeds(&["ps"]);
+    assert!(
+        shown.contains("by bad: contained: nobody else was told, and the MPS server goes on\n"),
+        "{shown}"
+    );
+    home.stop_all();
+}
+
+#[test]
 fn who_is_not_to_be_started_again_is_told_why_it_ended() {
     let home = Home::new("recover-never");
     let mut node = home.spawn(&["node", "--wall", "mps"]);
@@ -137,7 +193,7 @@ fn who_is_not_to_be_started_again_is_told_why_it_ended() {
         let reports = home.reports();
         reports.len() == 2 && reports.iter().all(|report| report["facts"]["processes"] == 1)
     });
-    home.succeeds(&["up", "--detach", &home.file(&format!("gpu.wall = \"mps\"\n{}", bad(&home)))]);
+    home.succeeds(&["up", "--detach", &home.file(&format!("gpu.wall = \"mps\"\n{}", bad(&home, FAULTS)))]);
     are_clients(&home);
     fault(&home, "once");
     let output = run.wait_with_output().unwrap();
