@@ -136,7 +136,7 @@ pub struct CellResult {
 impl Participant {
     /// What a layout needs to know of it.
     pub fn member(&self) -> Member {
-        Member::of(self.workload.class, &self.workload.program, self.share)
+        Member { class: self.workload.class, share: self.share }
     }
 }
 
