@@ -10,6 +10,10 @@ use partywall_core::wall::Wall;
 use crate::contention::MemoryCut;
 use crate::kernel::Program;
 
+mod text;
+
+pub use text::NodeText;
+
 /// What a layout needs to know of a tenant.
 #[derive(Debug, Clone, Copy)]
 pub struct Member {
@@ -177,6 +181,22 @@ impl Layout {
             Wall::Mig => builder.mig(),
             Wall::Sides => builder.sides(),
             Wall::Partywall => builder.node(&Node::default()),
+        }
+    }
+
+    /// Builds `wall`, and if that is `partywall`, as a node is told to where something is said.
+    ///
+    /// # Errors
+    /// As [`Layout::new`] and [`Layout::node`].
+    pub fn behind(
+        wall: Wall,
+        node: Option<&Node>,
+        gpu: &Gpu,
+        members: &[Member],
+    ) -> Result<Self, LayoutError> {
+        match node {
+            Some(node) if wall == Wall::Partywall => Self::node(node, gpu, members),
+            _ => Self::new(wall, gpu, members),
         }
     }
 

@@ -18,13 +18,11 @@ use crate::machine::{self, Setup, Workload};
 use crate::params::Params;
 use crate::profile;
 
-mod node;
 mod pairs;
 mod record;
 #[cfg(test)]
 mod tests;
 
-pub use node::{NodeText, node};
 pub use pairs::parse_pairs;
 pub use record::{FORMAT, parse_record};
 

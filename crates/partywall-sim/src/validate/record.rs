@@ -14,7 +14,8 @@ use partywall_core::units::{Nanos, SmCount};
 use partywall_core::wall::Wall;
 use serde::Deserialize;
 
-use super::{GEMM, LeftOut, Pair, ROWS_MAX, Rank, ReadError, Recording, STREAM, Tenant, node, program};
+use super::{GEMM, LeftOut, Pair, ROWS_MAX, Rank, ReadError, Recording, STREAM, Tenant, program};
+use crate::layout::NodeText;
 use crate::load::Load;
 use crate::params::Params;
 
@@ -201,7 +202,8 @@ impl<'r> Reader<'r> {
         // Whether there is a model at all comes first: it says more than what is missing in one cell.
         let tenant = |name: &Option<String>| name.as_deref().map(|name| self.known(name)).transpose();
         let (ls, be) = (tenant(&cell.ls)?, tenant(&cell.be)?);
-        let node = (cell.wall == Wall::Partywall && cell.kind != CellKind::Solo).then(|| node(&cell.setting));
+        let node = (cell.wall == Wall::Partywall && cell.kind != CellKind::Solo)
+            .then(|| cell.setting.parse::<NodeText>());
         let node = node.transpose().map_err(Unusable::Damaged)?;
         let [ls_share, be_share] = match &node {
             Some(node) => node.shares(),

@@ -5,7 +5,7 @@ use partywall_measure::record::{
     CellError, CellKind, CellRecord, Environment, ErrorKind, EvidenceRule, FORMAT, GpuRecord, Processes,
     ProgramKind, Quantiles, Record, Settings, TenantRecord, TenantResult,
 };
-use partywall_sim::layout::{Node, NodeLaunches, Turnstile};
+use partywall_sim::layout::{Node, NodeLaunches, NodeText, Turnstile};
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn a_node_is_simulated_as_it_was_set() {
         NodeSetting::sets_alone(64, 68),
     ] {
         let text = setting.to_string();
-        let read = validate::node(&text).unwrap();
+        let read: NodeText = text.parse().unwrap();
         let options = setting.launch_options().unwrap();
         let turnstile =
             Turnstile { chunks: options.chunks, chunk: options.chunk, launches: options.launches };

@@ -1,13 +1,15 @@
-//! How the wall `partywall` was set, as records have it: `mps be=66sms chunks=2,chunk=100us`.
+//! How the wall `partywall` is set, as records and scenarios have it: `mps be=66sms chunks=2,chunk=100us`.
 //!
-//! `partywall measure` describes the words, and writes them. Those that the model knows nothing of are read all the same: the priority of
+//! `partywall measure` describes the words, and writes them into records. Those that the model knows nothing of are read all the same: the priority of
 //! MPS clients (`level`), which is a hint to the server and was seen to take no room from a kernel that runs, and how copies between host and
 //! device are scheduled (`straight`): the programs of records copy nothing.
+
+use std::str::FromStr;
 
 use partywall_core::tenant::Share;
 use partywall_core::units::{Nanos, SmCount};
 
-use crate::layout::{Node, NodeLaunches};
+use super::{Node, NodeLaunches};
 
 /// A setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,43 +24,44 @@ pub struct NodeText {
 
 impl NodeText {
     /// SMs of the two classes as a layout takes them.
-    pub(super) fn shares(&self) -> [Option<Share>; 2] {
+    pub(crate) fn shares(&self) -> [Option<Share>; 2] {
         [self.ls, self.be].map(|sms| sms.map(Share::Sms))
     }
 }
 
-/// Reads a setting.
-///
-/// # Errors
-/// A word that is none of it.
-pub fn node(text: &str) -> Result<NodeText, String> {
-    let wrong = |word: &str| format!("`partywall` is set to `{text}`, of which `{word}` is not known");
-    let mut words = text.split_ascii_whitespace();
-    let mps = match words.next() {
-        Some("mps") => true,
-        Some("time-slicing") => false,
-        other => return Err(wrong(other.unwrap_or_default())),
-    };
-    let mut setting = NodeText { node: Node { mps, launches: None }, ls: None, be: None };
-    let mut is_off = false;
-    for word in words {
-        let sms = |text: &str| text.strip_suffix("sms").and_then(|sms| sms.parse().ok()).map(SmCount);
-        match word.split_once('=') {
-            Some(("ls", text)) => setting.ls = Some(sms(text).ok_or_else(|| wrong(word))?),
-            Some(("be", text)) => setting.be = Some(sms(text).ok_or_else(|| wrong(word))?),
-            None if ["level", "straight"].contains(&word) => {}
-            None if word == "decided" => _ = setting.node.launches.get_or_insert_default(),
-            _ => {
-                let launches = setting.node.launches.get_or_insert_default();
-                for part in word.split(',').filter(|part| !part.is_empty()) {
-                    is_off |= part == "off";
-                    option(launches, part).ok_or_else(|| wrong(part))?;
+impl FromStr for NodeText {
+    /// Which word is none of it.
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |word: &str| format!("`partywall` is set to `{text}`, of which `{word}` is not known");
+        let mut words = text.split_ascii_whitespace();
+        let mps = match words.next() {
+            Some("mps") => true,
+            Some("time-slicing") => false,
+            other => return Err(wrong(other.unwrap_or_default())),
+        };
+        let mut setting = Self { node: Node { mps, launches: None }, ls: None, be: None };
+        let mut is_off = false;
+        for word in words {
+            let sms = |text: &str| text.strip_suffix("sms").and_then(|sms| sms.parse().ok()).map(SmCount);
+            match word.split_once('=') {
+                Some(("ls", text)) => setting.ls = Some(sms(text).ok_or_else(|| wrong(word))?),
+                Some(("be", text)) => setting.be = Some(sms(text).ok_or_else(|| wrong(word))?),
+                None if ["level", "straight"].contains(&word) => {}
+                None if word == "decided" => _ = setting.node.launches.get_or_insert_default(),
+                _ => {
+                    let launches = setting.node.launches.get_or_insert_default();
+                    for part in word.split(',').filter(|part| !part.is_empty()) {
+                        is_off |= part == "off";
+                        option(launches, part).ok_or_else(|| wrong(part))?;
+                    }
                 }
             }
         }
+        setting.node.launches.take_if(|_| is_off);
+        Ok(setting)
     }
-    setting.node.launches.take_if(|_| is_off);
-    Ok(setting)
 }
 
 /// One of a node's options. Nobody is promised anything while something is measured, so nothing is steered and `fixed` changes nothing.
@@ -80,6 +83,10 @@ fn option(launches: &mut NodeLaunches, part: &str) -> Option<()> {
 mod tests {
     use super::*;
     use crate::layout::Turnstile;
+
+    fn node(text: &str) -> Result<NodeText, String> {
+        text.parse()
+    }
 
     #[test]
     fn a_setting_is_what_its_words_say() {
