@@ -4,6 +4,7 @@
 //! arguments, actions go out as values. The simulator, the node daemon and the shim run the same code.
 
 pub mod catalogue;
+pub mod chunk_size;
 pub mod config;
 pub mod copy_scheduler;
 pub mod diagnostic;

@@ -44,6 +44,10 @@
 //! range begins at a multiple of it, and the last one takes what remains at the end of the line. A floor is rounded up to
 //! it, and so are `be_min` and `ls_reserve`. Counts are SMs; times are nanoseconds of the caller's clock.
 //!
+//! Where launches cannot be told apart by SMs, as those of programs as they are, each tenant counts as one SM and holds its launches
+//! while it has none ([`Config::holding`]): levels are then hold and go, and nothing is lent. That is what the node and the simulator run;
+//! nothing moves SMs yet.
+//!
 //! The caller applies [`Action::Assign`] at the tenant's next kernel boundary. An empty range means: launch nothing.
 //! While BE ranges move, two of them may overlap until both have been applied; nothing is promised between BE tenants.
 //!
@@ -59,6 +63,8 @@
 //! - S8: tenants die and come back.
 //! - S9: what cannot be laid out is refused, with what would be right.
 //! - S10: events that make no sense are reported and change nothing.
+//! - S11: tenants count as one SM each: best-effort ones hold at once when LS becomes active, and go on after the hold; with one class
+//!   alone there is nothing to decide.
 
 use crate::tenant::TenantId;
 use crate::units::{Nanos, SmCount};

@@ -29,8 +29,8 @@ pub enum Wall {
     GreenContexts,
     /// A software MIG: SMs and data of a tenant on one side of the chip; needs kernels built for it.
     Sides,
-    /// What `wall = "auto"` does for unmodified programs: SM sets that follow the latency-sensitive tenants'
-    /// activity, best-effort squeezed, fair copies.
+    /// What a node does for unmodified programs: best-effort launches go in chunks and are held while latency-sensitive tenants are
+    /// active, SMs of one's own for who asks, fair copies.
     Partywall,
 }
 
@@ -95,7 +95,7 @@ impl Wall {
             Self::Mig => "hardware partitions of SMs, L2 and VRAM",
             Self::GreenContexts => "disjoint SM sets, shared memory system",
             Self::Sides => "SMs and data on one side of the chip (kernels built for it)",
-            Self::Partywall => "SM sets that follow activity, best-effort squeezed, fair copies",
+            Self::Partywall => "best-effort launches held for requests, fair copies",
         }
     }
 }

@@ -12,7 +12,7 @@ use partywall_core::wall::Wall;
 use serde::Serialize;
 
 use crate::error::SimError;
-use crate::layout::{Layout, Member};
+use crate::layout::{Layout, Member, Node};
 use crate::machine::{self, Fault, Setup, Workload};
 use crate::metrics::{Counts, Outcome, Percentiles, Timeline};
 use crate::params::Params;
@@ -62,6 +62,8 @@ pub struct Solo {
 pub struct Cell {
     /// The wall.
     pub wall: Wall,
+    /// What the node of the wall `partywall` is told, where the wall is not as it comes.
+    pub node: Option<Node>,
     /// First come first served, or fair.
     pub copies: Policy,
 }
@@ -136,7 +138,7 @@ pub struct CellResult {
 impl Participant {
     /// What a layout needs to know of it.
     pub fn member(&self) -> Member {
-        Member::of(self.workload.class, &self.workload.program, self.share)
+        Member { class: self.workload.class, share: self.share }
     }
 }
 
@@ -159,7 +161,7 @@ impl Experiment<'_> {
     /// The wall does not exist on the GPU, or the participants do not fit.
     pub fn cell(&self, cell: Cell, solo: &[Solo]) -> Result<CellResult, SimError> {
         let members: Vec<Member> = self.participants.iter().map(Participant::member).collect();
-        let layout = Layout::new(cell.wall, self.gpu, &members)?;
+        let layout = Layout::behind(cell.wall, cell.node.as_ref(), self.gpu, &members)?;
         if cell.wall == Wall::Exclusive {
             return self.exclusive(&layout, cell, solo);
         }

@@ -105,8 +105,26 @@ pub struct Program {
     pub unit: &'static str,
     /// Whether VRAM accesses are marked evict-first, which keeps them from pushing other tenants' lines out of L2.
     pub evict_first: bool,
+    /// How its kernels come to the GPU.
+    pub launching: Launching,
     /// What of its latencies on fewer SMs the widths of its kernels do not explain.
     pub remainder: Remainder,
+}
+
+/// How the kernels of a program come to the GPU. It matters behind the wall `partywall`, which decides about launches, and where a host is
+/// slower than the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Launching {
+    /// Whether a pass is one CUDA graph, and not a launch for each kernel.
+    pub graph: bool,
+    /// What each kernel is a copy of within the device; zero where they are none.
+    pub copy: Bytes,
+    /// From one launch to the next, nanoseconds, of a host that may be slower than the GPU; zero for one that never is.
+    pub host_ns: f64,
+}
+
+impl Launching {
+    const GRAPH: Self = Self { graph: true, copy: Bytes::ZERO, host_ns: 0.0 };
 }
 
 /// The figures of a GPU that the engine calculates with.
@@ -158,6 +176,7 @@ impl Program {
             items: f64::from(profile.batch),
             unit: "inputs",
             evict_first: false,
+            launching: Launching::GRAPH,
             remainder,
         }
     }
@@ -174,9 +193,10 @@ impl Program {
     /// window in which another tenant's kernels were seen to start under MPS). 62 SMs' worth of width: 16 SMs moved
     /// 1.03, 28 moved 1.92, 66 moved 3.5 and all 132 moved 4.25 TB/s.
     pub fn stream(chip: &Chip, params: &Params) -> Self {
-        let moved = 2.0 * (1u64 << 30) as f64;
+        let copied = Bytes(1 << 30);
+        let moved = 2.0 * copied.0 as f64;
         let shape = Shape { kind: KernelKind::Memory, blocks: 65_536, threads: 256, regs: 32, smem: 0 };
-        Self::single(
+        let stream = Self::single(
             "stream",
             (moved / 1e9, "GB"),
             Kernel {
@@ -192,7 +212,8 @@ impl Program {
                 math: false,
                 activity: power::STREAM_ACTIVITY,
             },
-        )
+        );
+        Self { launching: Launching { copy: copied, ..Launching::default() }, ..stream }
     }
 
     /// bf16 matrix products of 8192 x 8192.
@@ -226,6 +247,7 @@ impl Program {
             items: bytes.0 as f64 / 1e9,
             unit: "GB",
             evict_first: false,
+            launching: Launching::default(),
             remainder: Remainder::default(),
         }
     }
@@ -239,6 +261,7 @@ impl Program {
             items,
             unit,
             evict_first: false,
+            launching: Launching::default(),
             remainder: Remainder::default(),
         }
     }
@@ -267,6 +290,15 @@ impl Program {
         self
     }
 
+    /// The same program launched kernel by kernel by a host that takes `pass_ns` for a pass, alone on the whole GPU. Its kernels are the
+    /// graph's; where they would be through sooner, the GPU waits for the host.
+    #[must_use]
+    pub fn launched_in(mut self, pass_ns: f64) -> Self {
+        let host_ns = if pass_ns > self.solo_ns() { pass_ns / self.kernels.len().max(1) as f64 } else { 0.0 };
+        self.launching = Launching { graph: false, host_ns, ..self.launching };
+        self
+    }
+
     /// Time of one pass alone on the whole GPU, without copies, nanoseconds.
     pub fn solo_ns(&self) -> f64 {
         self.kernels.iter().map(Kernel::alone_ns).sum()
@@ -275,12 +307,6 @@ impl Program {
     /// The same as a time.
     pub fn solo(&self) -> Nanos {
         Nanos(self.solo_ns() as u64)
-    }
-
-    /// Its longest kernel alone on the whole GPU.
-    pub fn longest_kernel(&self) -> Nanos {
-        let longest = self.kernels.iter().map(Kernel::alone_ns).fold(0.0, f64::max);
-        Nanos(longest as u64)
     }
 
     /// The same program in at most `segments` pieces: neighbouring kernels are merged, which keeps times, traffic and

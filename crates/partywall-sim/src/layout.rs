@@ -2,13 +2,17 @@
 //! whom, who dies with whom.
 
 use partywall_core::gpu::Gpu;
-use partywall_core::sm_arbiter::{self, Follow, Seat, SmArbiter};
+use partywall_core::sm_arbiter::{self, SmArbiter};
 use partywall_core::tenant::{Class, Share, TenantId};
 use partywall_core::units::{Nanos, SmCount};
 use partywall_core::wall::Wall;
 
 use crate::contention::MemoryCut;
 use crate::kernel::Program;
+
+mod text;
+
+pub use text::NodeText;
 
 /// What a layout needs to know of a tenant.
 #[derive(Debug, Clone, Copy)]
@@ -17,17 +21,6 @@ pub struct Member {
     pub class: Class,
     /// SMs it asked for; otherwise the wall's default applies.
     pub share: Option<Share>,
-    /// Its longest kernel alone.
-    pub longest_kernel: Nanos,
-    /// One request alone.
-    pub solo: Nanos,
-}
-
-impl Member {
-    /// A tenant that runs `program`.
-    pub fn of(class: Class, program: &Program, share: Option<Share>) -> Self {
-        Self { class, share, longest_kernel: program.longest_kernel(), solo: program.solo() }
-    }
 }
 
 /// How waiting kernels get SMs.
@@ -69,7 +62,9 @@ pub struct Layout {
     pub(crate) memory: MemoryCut,
     /// Whether tenants are MPS clients, which costs each launch something.
     pub(crate) mps: bool,
-    /// The arbiter that moves SMs, where the wall has one.
+    /// How best-effort launches go to the device, where the wall decides about them.
+    pub(crate) turnstile: Option<Turnstile>,
+    /// The arbiter that has them held, where the wall has one.
     pub(crate) arbiter: Option<sm_arbiter::Config>,
     /// What each tenant got, for people: `64 SMs`, `4g.71gb`.
     pub described: Vec<String>,
@@ -117,17 +112,54 @@ pub enum LayoutError {
     Arbiter(#[from] sm_arbiter::ConfigError),
 }
 
-/// How long LS must be idle before BE gets its SMs, under `partywall`. Short, because what a request may wait for lent
-/// SMs is bounded by [`LEND_FRACTION`] already: 500 us kept a tenth less for BE at the same tail (simulated demo).
-pub const RELEASE_AFTER: Nanos = Nanos::from_micros(50);
+/// SMs in the groups that the driver splits them into.
+const GROUP: u32 = 2;
 
-/// Longest BE kernel beside which LS SMs are lent, under `partywall`, as a fraction of the shortest LS request alone:
-/// what a request may have to wait for SMs that were lent.
-pub const LEND_FRACTION: f64 = 0.25;
+/// The wall `partywall` as it is built around programs as they are: what a node is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Node {
+    /// Whether tenants are clients of MPS; otherwise they take turns.
+    pub mps: bool,
+    /// How best-effort launches are decided about; `None`: they are not.
+    pub launches: Option<NodeLaunches>,
+}
 
-/// SMs that BE keeps while LS is active, under `partywall`, as a fraction of the GPU: beside best-effort tenants on
-/// 6 % of the SMs networks were measured to lose 4 to 9 %, on 12 % about 15 %.
-const SQUEEZED_FRACTION: f64 = 0.06;
+/// How a node decides about best-effort launches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeLaunches {
+    /// How they go to the device.
+    pub turnstile: Turnstile,
+    /// Whether they are held while a latency-sensitive tenant is active.
+    pub hold: bool,
+    /// How long all of them must have been idle before they go on.
+    pub release: Nanos,
+}
+
+/// How many launches of a best-effort tenant are on the device at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turnstile {
+    /// Chunks.
+    pub chunks: u32,
+    /// For how long the device is to be busy with one; zero: only the number of launches bounds it.
+    pub chunk: Nanos,
+    /// Launches in one at most.
+    pub launches: u32,
+}
+
+impl Default for NodeLaunches {
+    /// As it comes.
+    fn default() -> Self {
+        let turnstile = Turnstile { chunks: 2, chunk: Nanos::from_micros(100), launches: 16 };
+        Self { turnstile, hold: true, release: Nanos::from_micros(50) }
+    }
+}
+
+impl Default for Node {
+    /// As the wall comes: clients of MPS, launches decided about.
+    fn default() -> Self {
+        Self { mps: true, launches: Some(NodeLaunches::default()) }
+    }
+}
 
 impl Layout {
     /// Builds `wall` on `gpu` for `members`; `exclusive` is laid out like `mps` without its costs, for one tenant at
@@ -148,8 +180,32 @@ impl Layout {
             Wall::GreenContexts => builder.disjoint(gpu.green_context_step.value, whole),
             Wall::Mig => builder.mig(),
             Wall::Sides => builder.sides(),
-            Wall::Partywall => builder.partywall(),
+            Wall::Partywall => builder.node(&Node::default()),
         }
+    }
+
+    /// Builds `wall`, and if that is `partywall`, as a node is told to where something is said.
+    ///
+    /// # Errors
+    /// As [`Layout::new`] and [`Layout::node`].
+    pub fn behind(
+        wall: Wall,
+        node: Option<&Node>,
+        gpu: &Gpu,
+        members: &[Member],
+    ) -> Result<Self, LayoutError> {
+        match node {
+            Some(node) if wall == Wall::Partywall => Self::node(node, gpu, members),
+            _ => Self::new(wall, gpu, members),
+        }
+    }
+
+    /// Builds the wall `partywall` as a node is told to.
+    ///
+    /// # Errors
+    /// More SMs are asked for than there are, or there are too many tenants.
+    pub fn node(node: &Node, gpu: &Gpu, members: &[Member]) -> Result<Self, LayoutError> {
+        Builder { wall: Wall::Partywall, gpu, members }.node(node)
     }
 }
 
@@ -171,19 +227,11 @@ impl Layout {
         Self { mps: false, ..self }
     }
 
-    /// The place of one tenant, with nobody else there: for what its part of the wall costs without neighbours. A
-    /// tenant under an arbiter keeps what it would have at first.
+    /// The place of one tenant, with nobody else there: for what its part of the wall costs without neighbours.
     #[must_use]
     pub fn only(&self, tenant: usize) -> Self {
-        let mut place = self.places[tenant];
-        if let Some(config) = &self.arbiter
-            && let Ok(arbiter) = SmArbiter::new(config)
-            && let Some(sms) = arbiter.sms(TenantId(tenant as u32))
-        {
-            place.cap = f64::from(sms.count);
-        }
         Self {
-            places: vec![place],
+            places: vec![self.places[tenant]],
             arbiter: None,
             described: vec![self.described[tenant].clone()],
             ..self.clone()
@@ -239,6 +287,7 @@ impl Builder<'_> {
             places: places.collect(),
             memory: MemoryCut { share: 1.0, launches_inside: false, l2_leaks: false },
             mps,
+            turnstile: None,
             arbiter: None,
             described: caps.iter().map(|cap| format!("{cap} SMs")).collect(),
         }
@@ -369,53 +418,44 @@ impl Builder<'_> {
         Ok(layout)
     }
 
-    /// Floors for the latency-sensitive tenants, everything else under the arbiter.
-    fn partywall(&self) -> Result<Layout, LayoutError> {
-        let whole = self.gpu.sms.value;
-        let step = 2;
-        let sensitive = self.members.iter().filter(|member| member.class == Class::LatencySensitive).count();
-        let best_effort = self.members.len() - sensitive;
-        let be_min =
-            if best_effort == 0 { 0 } else { ((f64::from(whole) * SQUEEZED_FRACTION) as u32).max(step) };
-        let be_min = be_min.next_multiple_of(step * best_effort.max(1) as u32);
-        let of_class = |class: Class| self.members.iter().filter(move |member| member.class == class);
-        let shortest = of_class(Class::LatencySensitive).map(|member| member.solo).min().unwrap_or_default();
-        let lend_limit = Nanos((shortest.0 as f64 * LEND_FRACTION) as u64);
-        // Beside longer kernels SMs cannot be lent, so what the floors do not take is all that BE will ever get.
-        let lendable = of_class(Class::BestEffort).all(|member| member.longest_kernel <= lend_limit);
-        let floors = if lendable || best_effort == 0 { whole.saturating_sub(be_min) } else { whole * 3 / 4 };
-        let floor = floors / sensitive.max(1) as u32 / step * step;
-        let floor_of =
-            |member: &Member| member.share.map_or(SmCount(floor), |share| share.of(SmCount(whole)));
-        let seats = self.members.iter().enumerate().map(|(index, member)| {
-            let tenant = TenantId(index as u32);
-            match member.class {
-                Class::LatencySensitive => Seat::LatencySensitive { tenant, floor: floor_of(member) },
-                Class::BestEffort => Seat::BestEffort { tenant },
-            }
-        });
-        let config = sm_arbiter::Config {
-            whole: SmCount(whole),
-            step: SmCount(step),
-            policy: sm_arbiter::Policy::Follow(Follow {
-                be_min: SmCount(be_min),
-                ls_reserve: SmCount(0),
-                release_after: RELEASE_AFTER,
-                lend_limit,
-            }),
-            seats: seats.collect(),
+    /// Clients of MPS or turns below; those who asked for SMs on SMs of their own, as far as they go; best-effort launches as the
+    /// node decides about them.
+    fn node(&self, node: &Node) -> Result<Layout, LayoutError> {
+        let (whole, step) = (self.gpu.sms.value, GROUP);
+        let sms = |share: Share| match share {
+            Share::Percent(_) => share.of(SmCount(whole)).0 / step * step,
+            Share::Sms(SmCount(sms)) => sms.next_multiple_of(step),
         };
-        sm_arbiter::SmArbiter::new(&config)?;
-        let mut layout = self.shared(Dispatch::Concurrent, true);
-        layout.described = self
-            .members
-            .iter()
-            .map(|member| match member.class {
-                Class::LatencySensitive => floor_of(member).to_string(),
-                Class::BestEffort => format!("{be_min} SMs while LS is active"),
-            })
-            .collect();
-        layout.arbiter = Some(config);
+        let asked: Vec<Option<u32>> =
+            self.members.iter().map(|member| member.share.map(|share| sms(share).max(step))).collect();
+        let sum = asked.iter().flatten().fold(0_u32, |sum, sms| sum.saturating_add(*sms));
+        if sum > whole {
+            return Err(LayoutError::Oversubscribed {
+                wall: self.wall,
+                gpu: self.gpu.name.clone(),
+                sum,
+                usable: whole,
+            });
+        }
+        let caps: Vec<u32> = asked.iter().map(|asked| asked.unwrap_or(whole)).collect();
+        let dispatch = if node.mps { Dispatch::Concurrent } else { Dispatch::Sliced };
+        let mut layout = self.with_caps(dispatch, node.mps, &caps);
+        for (place, asked) in layout.places.iter_mut().zip(&asked) {
+            place.compact = asked.is_some();
+        }
+        if let Some(launches) = &node.launches {
+            layout.turnstile = Some(launches.turnstile);
+            let tenants = self.members.iter().enumerate();
+            let tenants = tenants.map(|(index, member)| (TenantId(index as u32), member.class));
+            let config = sm_arbiter::Config::holding(tenants, launches.release).filter(|_| launches.hold);
+            config.as_ref().map(SmArbiter::new).transpose()?;
+            layout.arbiter = config;
+            for (described, member) in layout.described.iter_mut().zip(self.members) {
+                if member.class == Class::BestEffort && layout.arbiter.is_some() {
+                    described.push_str(", held for requests");
+                }
+            }
+        }
         Ok(layout)
     }
 }

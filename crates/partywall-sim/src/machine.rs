@@ -16,7 +16,7 @@ use partywall_core::units::Nanos;
 use crate::chance::Chance;
 use crate::contention::{ClockFactors, Contention, Load as Running};
 use crate::kernel::{Chip, Program};
-use crate::layout::{Dispatch, Place};
+use crate::layout::{Dispatch, Place, Turnstile};
 use crate::link::{self, Link, Packet};
 use crate::load::{Arrival, Arrivals, ClosedLoop};
 use crate::metrics::{Counts, Outcome, Timeline};
@@ -24,12 +24,14 @@ use crate::power::{self, Power};
 
 mod account;
 mod dispatch;
+mod launches;
 mod requests;
 mod setup;
 #[cfg(test)]
 mod tests;
 
 use account::Energy;
+use launches::Launches;
 pub use setup::{Fault, Setup, SetupError, Workload};
 
 /// Requests that may wait for one tenant; later ones are counted as lost. A tenant that far behind is saturated, and
@@ -96,7 +98,8 @@ struct Tenant {
     since: u64,
     /// Copies so far: their ids, by which one that a fault ended is recognised.
     copies: u64,
-    longest_kernel: f64,
+    /// Where a kernel has to be launched before it can start.
+    launches: Option<Launches>,
     /// Items of the present request that were done before counting began.
     uncounted: f64,
     /// Whether an open-loop load is served.
@@ -134,6 +137,8 @@ enum Event {
     Requeue(u32, u32),
     Packet(Packet),
     ArbiterTick,
+    /// A tenant's host looks what it may launch.
+    Host(u32),
     Clock,
     Fault(u32),
     Restart(u32),
@@ -191,7 +196,8 @@ impl<'a> Machine<'a> {
         let arbiter = setup.layout.arbiter.as_ref().map(SmArbiter::new).transpose()?;
         let meter = LoadMeter::new(setup.warmup, setup.end);
         let tenants = setup.workloads.iter().enumerate().map(|(index, workload)| {
-            Tenant::new(workload, setup.layout.places[index], setup.seed, setup.streams[index], meter.clone())
+            let chance = (setup.seed, setup.streams[index]);
+            Tenant::new(workload, setup.layout.places[index], setup.layout.turnstile, chance, meter.clone())
         });
         let power = Power::of(setup.gpu);
         let timeline = setup.timeline.map(|(from, bin, bins)| Timeline {
@@ -274,7 +280,7 @@ impl<'a> Machine<'a> {
     fn next_moment(&self) -> u64 {
         let mut next = self.events.peek().map_or(u64::MAX, |Reverse((at, _, _))| *at);
         let sliced = self.setup.layout.dispatch == Dispatch::Sliced;
-        let waiting = self.tenants.iter().any(|tenant| tenant.phase == Phase::Waiting);
+        let waiting = self.tenants.iter().any(Tenant::is_ready);
         for tenant in &self.tenants {
             if tenant.phase != Phase::Running || tenant.placed.rate <= 0.0 {
                 continue;
@@ -309,7 +315,7 @@ impl<'a> Machine<'a> {
         self.loads.clear();
         let sliced = self.setup.layout.dispatch == Dispatch::Sliced;
         let mps = self.setup.layout.mps;
-        let active = self.tenants.iter().filter(|t| !matches!(t.phase, Phase::Idle | Phase::Down)).count();
+        let active = self.tenants.iter().filter(|tenant| tenant.is_active()).count();
         for (index, tenant) in self.tenants.iter_mut().enumerate() {
             if tenant.phase != Phase::Running {
                 continue;
@@ -321,7 +327,8 @@ impl<'a> Machine<'a> {
             let kernel = tenant.program.kernels[tenant.next];
             let gap_ns = if mps { kernel.mps_gap_ns(active > 1, &self.setup.params) } else { kernel.gap_ns };
             self.running.push(index);
-            self.loads.push(tenant.placed.load(&kernel, tenant, gap_ns));
+            let lead_ns = tenant.launches.as_ref().map_or(0.0, Launches::lead_ns);
+            self.loads.push(tenant.placed.load(&kernel, tenant, gap_ns + lead_ns));
         }
         self.contention.rates(
             &self.loads,
@@ -357,6 +364,7 @@ impl<'a> Machine<'a> {
                 Event::Requeue(index, life) => self.requeue(index as usize, life),
                 Event::Packet(packet) => self.packet_done(packet),
                 Event::ArbiterTick => self.wake_arbiter(),
+                Event::Host(index) => self.host_wakes(index as usize),
                 Event::Clock => self.decide_clock(),
                 Event::Fault(fault) => self.fault(self.setup.faults[fault as usize]),
                 Event::Restart(index) => self.restart(index as usize),
@@ -367,10 +375,18 @@ impl<'a> Machine<'a> {
 }
 
 impl Tenant {
-    fn new(workload: &Workload, place: Place, seed: u64, stream: u64, meter: LoadMeter) -> Self {
+    fn new(
+        workload: &Workload,
+        place: Place,
+        turnstile: Option<Turnstile>,
+        (seed, stream): (u64, u64),
+        meter: LoadMeter,
+    ) -> Self {
+        let program = launches::cut(&workload.program, workload.class, turnstile);
         Self {
-            program: workload.program.clone(),
-            remainder: place.remainder(&workload.program),
+            remainder: place.remainder(&program),
+            launches: Launches::of(&program, workload.class, turnstile),
+            program,
             class: workload.class,
             place,
             objective: workload.objective,
@@ -389,7 +405,6 @@ impl Tenant {
             placed: Placed::default(),
             since: 0,
             copies: 0,
-            longest_kernel: 0.0,
             uncounted: 0.0,
             meter: workload.demand.closed_loop().is_none().then_some(meter),
             counts: Counts::default(),

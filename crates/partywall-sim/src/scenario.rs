@@ -26,6 +26,7 @@ use partywall_core::units::{Bytes, Nanos};
 use partywall_core::wall::Wall;
 use serde::{Deserialize, Deserializer};
 
+use crate::layout::{Node, NodeText};
 use crate::load::Load;
 use crate::trace::TraceError;
 
@@ -173,6 +174,9 @@ pub struct VariantSpec {
     pub name: String,
     /// The wall.
     pub wall: Wall,
+    /// How the wall `partywall` is set, where not as it comes; without words for SMs, which are `share`.
+    #[serde(default)]
+    pub setting: Option<String>,
     /// How copies are scheduled.
     #[serde(default)]
     pub copies: Copies,
@@ -182,6 +186,14 @@ pub struct VariantSpec {
     /// SMs by tenant name, instead of what the tenants ask for.
     #[serde(default)]
     pub share: BTreeMap<String, Share>,
+}
+
+impl VariantSpec {
+    /// What the node of the wall `partywall` is told; `None` where nothing is said or it was found wrong.
+    pub(crate) fn node(&self) -> Option<Node> {
+        let text: NodeText = self.setting.as_deref()?.parse().ok()?;
+        Some(text.node)
+    }
 }
 
 /// How copies between host and device are scheduled.

@@ -181,13 +181,7 @@ fn workload(name: &str, class: Class, program: Program, load: &Load) -> Result<W
 }
 
 fn members(workloads: &[Workload]) -> Vec<Member> {
-    let member = |workload: &Workload| Member {
-        class: workload.class,
-        share: None,
-        longest_kernel: workload.program.longest_kernel(),
-        solo: workload.program.solo(),
-    };
-    workloads.iter().map(member).collect()
+    workloads.iter().map(|workload| Member { class: workload.class, share: None }).collect()
 }
 
 fn fits(wall: Wall, gpu: &Gpu, workloads: &[Workload]) -> bool {

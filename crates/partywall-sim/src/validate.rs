@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SimError;
 use crate::kernel::{Chip, Program};
-use crate::layout::{Layout, Member};
+use crate::layout::{Layout, Member, Node};
 use crate::load::{Load, LoadError};
 use crate::machine::{self, Setup, Workload};
 use crate::params::Params;
@@ -48,6 +48,9 @@ pub struct Tenant {
     /// One pass alone on the whole GPU by the same program on the same day, if it was measured and the program is a
     /// network: see [`Program::paced`].
     pub solo_ms: Option<f64>,
+    /// The same by its rate, where its kernels are launched one by one: then its host may be what takes so long
+    /// ([`Program::launched_in`]).
+    pub launched_ms: Option<f64>,
 }
 
 /// Which request's time is the percentile of a recording. It matters where half of the requests are fast and half slow,
@@ -65,6 +68,8 @@ pub enum Rank {
 pub struct Pair {
     /// Behind which wall; alone on the whole GPU counts as `time-slicing` alone.
     pub wall: Wall,
+    /// What the node was told, behind the wall `partywall`.
+    pub node: Option<Node>,
     /// Whether both were in one process, without MPS.
     pub one_process: bool,
     /// The latency-sensitive tenant, if it took part.
@@ -227,9 +232,10 @@ pub fn simulate(pair: &Pair, gpu: &Gpu, params: &Params, effort: Effort) -> Resu
     let mut shares = Vec::new();
     for (class, tenant) in sides {
         let program = program(&tenant.program, gpu, params)?;
-        let program = match tenant.solo_ms {
-            Some(solo_ms) => program.paced(solo_ms * 1e6, params),
-            None => program,
+        let program = match (tenant.launched_ms, tenant.solo_ms) {
+            (Some(launched_ms), _) => program.launched_in(launched_ms * 1e6),
+            (None, Some(solo_ms)) => program.paced(solo_ms * 1e6, params),
+            (None, None) => program,
         };
         workloads.push(workload(class, program, &tenant.load)?);
         shares.push(tenant.share);
@@ -278,6 +284,11 @@ fn layout(
     workloads: &[Workload],
     shares: &[Option<Share>],
 ) -> Result<Layout, SimError> {
+    if let Some(node) = &pair.node {
+        let members = workloads.iter().zip(shares);
+        let members = members.map(|(workload, &share)| Member { class: workload.class, share });
+        return Ok(Layout::node(node, gpu, &members.collect::<Vec<_>>())?);
+    }
     let sets: Option<Vec<SmCount>> = shares
         .iter()
         .map(|share| match share {
@@ -287,7 +298,7 @@ fn layout(
         .collect();
     let members = workloads.iter().zip(shares).map(|(workload, share)| {
         let share = if sets.is_some() { None } else { *share };
-        Member::of(workload.class, &workload.program, share)
+        Member { class: workload.class, share }
     });
     let members: Vec<Member> = members.collect();
     let layout = Layout::new(pair.wall, gpu, &members)?;

@@ -96,7 +96,8 @@ fn build(gpu: &Gpu, seed: u64) -> Result<Report, Failure> {
     let solos: Vec<Solo> = solos.into_iter().collect::<Result<_, SimError>>().map_err(Failure::internal)?;
     let results = progress::parallel(&cells, |&(section, wall)| {
         let solo = &solos[2 * section..2 * section + 2];
-        let result = experiments[section].experiment.cell(Cell { wall, copies: copies(wall) }, solo);
+        let result =
+            experiments[section].experiment.cell(Cell { wall, node: None, copies: copies(wall) }, solo);
         bar.inc(1);
         result
     });

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::tenant::TenantId;
+use crate::tenant::{Class, TenantId};
 use crate::units::{Nanos, SmCount};
 
 /// Tenants on one GPU: more than MPS takes clients (48 in the vendor's document). The lists are scanned, so they stay short.
@@ -101,6 +101,34 @@ pub struct Config {
     pub policy: Policy,
     /// The tenants; LS ranges are laid out in this order from SM 0, BE ranges behind them in this order.
     pub seats: Vec<Seat>,
+}
+
+impl Config {
+    /// For tenants whose launches cannot be told apart by SMs: each counts as one, and what matters is whether it has any. A
+    /// best-effort tenant has none, and so holds its launches, from when a latency-sensitive one is active until all of them have been
+    /// idle for `release_after`. `None` where there are not tenants of both classes: then nobody has to hold.
+    pub fn holding(
+        tenants: impl IntoIterator<Item = (TenantId, Class)>,
+        release_after: Nanos,
+    ) -> Option<Self> {
+        let seats: Vec<Seat> = tenants
+            .into_iter()
+            .map(|(tenant, class)| match class {
+                Class::LatencySensitive => Seat::LatencySensitive { tenant, floor: SmCount(1) },
+                Class::BestEffort => Seat::BestEffort { tenant },
+            })
+            .collect();
+        let is_ls = |seat: &Seat| matches!(seat, Seat::LatencySensitive { .. });
+        let both = seats.iter().any(is_ls) && !seats.iter().all(is_ls);
+        let follow =
+            Follow { be_min: SmCount(0), ls_reserve: SmCount(0), release_after, lend_limit: Nanos::ZERO };
+        both.then_some(Self {
+            whole: SmCount(seats.len() as u32),
+            step: SmCount(1),
+            policy: Policy::Follow(follow),
+            seats,
+        })
+    }
 }
 
 /// Why a GPU cannot be shared like that.

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::tenant::Class;
 
 const LS: TenantId = TenantId(0);
 const LS_2: TenantId = TenantId(1);
@@ -234,6 +235,28 @@ fn s10_events_that_make_no_sense_change_nothing() {
     assert_eq!(bench.at(1, Event::TenantBack { tenant: LS }), ["0 ignored"]);
     bench.at(2, Event::TenantGone { tenant: LS });
     assert_eq!(bench.at(3, active(LS)), ["0 ignored"]);
+}
+
+#[test]
+fn s11_who_counts_as_one_sm_holds_while_ls_is_active_and_for_the_hold() {
+    let (tenants, release) = ([(LS, Class::LatencySensitive), (BE, Class::BestEffort)], Nanos(50));
+    let mut arbiter = SmArbiter::new(&Config::holding(tenants, release).unwrap()).unwrap();
+    let mut told = Vec::new();
+    arbiter.start(Nanos(0), &mut told);
+    assert_eq!(shown(&told), ["0 0..1", "10 0..0", "wake 50"]);
+    let mut at = |now, event| {
+        let mut told = Vec::new();
+        arbiter.step(Nanos(now), event, &mut told);
+        shown(&told)
+    };
+    assert_eq!(at(50, Event::Tick), ["10 1..2"]);
+    assert_eq!(at(1_000, longest(BE, u64::MAX)), [""; 0], "nothing is lent, so nothing is too long");
+    assert_eq!(at(2_000, active(LS)), ["10 0..0"]);
+    assert_eq!(at(3_000, idle(LS)), ["wake 3050"]);
+    assert_eq!(at(3_050, Event::Tick), ["10 1..2"]);
+    for class in [Class::LatencySensitive, Class::BestEffort] {
+        assert_eq!(Config::holding([(LS, class), (BE, class)], release), None);
+    }
 }
 
 fn policies() -> impl Strategy<Value = Policy> {

@@ -10,8 +10,7 @@
 //! Best-effort processes keep only a few chunks of launches on the device, and say so in their pages; latency-sensitive ones say there
 //! whether they are active. Both without a system call ([`ShimSide`](partywall_shim_api::page::ShimSide)). Who is to stand back when, and
 //! for how long after a request, is [`SmArbiter`]'s decision, the same that the simulator runs: a tenant that has no SMs
-//! holds its launches. As the launches of a tenant cannot be told apart by SMs here, each tenant counts as one SM: what matters is
-//! whether it has any.
+//! holds its launches ([`Config::holding`]).
 //!
 //! That a process is active is a claim. One that stands for longer than [`LIMIT`] no longer counts until it is taken back: nobody
 //! waits for an answer that long, or the process never looks whether its work is done.
@@ -35,9 +34,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use partywall_core::sm_arbiter::{Action, Config, Event, Follow, Policy, Seat, SmArbiter};
+use partywall_core::sm_arbiter::{Action, Config, Event, SmArbiter};
 use partywall_core::tenant::{Class, TenantId};
-use partywall_core::units::{Nanos, SmCount};
+use partywall_core::units::Nanos;
 use partywall_shim_api::page::{CHUNKS, HOLD_MEASURING, Mapped};
 use serde::Serialize;
 
@@ -227,23 +226,8 @@ impl Squeeze {
     /// The tenants have changed: the arbiter begins anew with those that there are.
     fn seat(&mut self, now: Nanos) {
         let tenants = self.tenants();
-        let seats = tenants.iter().map(|(&tenant, class)| match class {
-            Class::LatencySensitive => Seat::LatencySensitive { tenant, floor: SmCount(1) },
-            Class::BestEffort => Seat::BestEffort { tenant },
-        });
-        let follow = Follow {
-            be_min: SmCount(0),
-            ls_reserve: SmCount(0),
-            release_after: self.options.release,
-            lend_limit: Nanos::ZERO,
-        };
-        let whole = SmCount(tenants.len() as u32);
-        let config =
-            Config { whole, step: SmCount(1), policy: Policy::Follow(follow), seats: seats.collect() };
-        let both = [Class::LatencySensitive, Class::BestEffort]
-            .iter()
-            .all(|class| tenants.values().any(|other| other == class));
-        self.arbiter = if both { SmArbiter::new(&config).ok() } else { None };
+        let config = Config::holding(tenants, self.options.release);
+        self.arbiter = config.and_then(|config| SmArbiter::new(&config).ok());
         // It is told with the next look who is active.
         self.processes.values_mut().for_each(|process| process.is_active = false);
         (self.active, self.wake) = (BTreeSet::new(), None);

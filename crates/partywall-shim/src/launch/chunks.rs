@@ -15,9 +15,8 @@
 //! Chunks that nobody entered, because another thread was at it, leave a gap in the numbers of those of a counter: of the one behind
 //! a gap only the upper bound is known.
 //!
-//! Whoever took longer than wanted for certain has the next chunks shortened at once, in proportion. Whoever took less for certain has
-//! them grow, by a quarter at most each time, because the next launches may be other ones. Where a launch was held meanwhile, a
-//! neighbour was at work, and nothing is learnt.
+//! What follows from the bounds is core's to say ([`chunk_size`]). Where a launch was held meanwhile, a neighbour was at work, and nothing
+//! is learnt.
 //!
 //! # Scenarios
 //!
@@ -26,6 +25,8 @@
 //! - S3: a host slower than the device: chunks last about what was wanted all the same, and are never found too long.
 //! - S4: looks that are far apart, or a neighbour that was at work: no wrong answer.
 
+use partywall_core::chunk_size::{self, Wanted};
+use partywall_core::units::Nanos;
 use partywall_shim_api::page::CHUNKS;
 
 use crate::copies::Stream;
@@ -69,24 +70,13 @@ pub(super) struct Took {
 impl Took {
     /// How many launches go into the next chunk after `now` of them: 1 to `most`. `target_ns` 0: only that bounds.
     pub(super) fn next(&self, now: u32, target_ns: u64, most: u32) -> u32 {
-        let most = most.max(1);
-        if target_ns == 0 {
-            return most;
+        let wanted = Wanted { time: Nanos(target_ns), most };
+        let launches = self.chunk.launches;
+        let [at_least, at_most] = [self.at_least_ns, self.at_most_ns].map(Nanos);
+        if self.chunk.is_whole && target_ns != 0 {
+            return now.clamp(1, most.max(1));
         }
-        let now = now.clamp(1, most);
-        let fits = |ns: u64| {
-            u32::try_from(u64::from(self.chunk.launches).saturating_mul(target_ns) / ns.max(1))
-                .unwrap_or(u32::MAX)
-        };
-        if self.chunk.is_whole {
-            now
-        } else if self.at_least_ns > target_ns {
-            fits(self.at_least_ns).clamp(1, now)
-        } else if self.at_most_ns <= target_ns && self.chunk.launches >= now {
-            fits(self.at_most_ns).min(now + (now / GROWTH).max(1)).clamp(now, most)
-        } else {
-            now
-        }
+        wanted.next(now, chunk_size::Took { launches, at_least, at_most })
     }
 
     /// What a launch took, or a graph, that was a chunk of its own. Where looks were far apart, what it took for certain.
@@ -96,9 +86,6 @@ impl Took {
         (self.chunk.launches == 1 && self.at_least_ns > 0).then_some(ns)
     }
 }
-
-/// Chunks grow by one in so many launches at a time, and at least by one.
-const GROWTH: u32 = 4;
 
 /// A chunk that is through, and when.
 #[derive(Debug, Clone, Copy)]

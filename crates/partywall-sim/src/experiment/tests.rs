@@ -33,7 +33,7 @@ fn experiment() -> Experiment<'static> {
 
 fn cell(experiment: &Experiment<'_>, wall: Wall) -> CellResult {
     let solo: Vec<Solo> = (0..2).map(|index| experiment.solo(index).unwrap()).collect();
-    experiment.cell(Cell { wall, copies: Policy::Fair }, &solo).unwrap()
+    experiment.cell(Cell { wall, node: None, copies: Policy::Fair }, &solo).unwrap()
 }
 
 #[test]

@@ -8,7 +8,7 @@ fn gpu(id: &str) -> &'static Gpu {
 }
 
 fn member(class: Class, share: Option<Share>) -> Member {
-    Member { class, share, longest_kernel: Nanos::from_micros(50), solo: Nanos::from_millis(1) }
+    Member { class, share }
 }
 
 const LS: Class = Class::LatencySensitive;
@@ -87,20 +87,34 @@ fn sides_separate_the_classes() {
 }
 
 #[test]
-fn a_share_under_partywall_is_described_as_it_is() {
-    let share = Some(Share::Sms(SmCount(40)));
-    let layout = Layout::new(Wall::Partywall, gpu("h200"), &[member(LS, share), member(BE, None)]).unwrap();
-    assert_eq!(layout.described[0], "40 SMs");
-    assert_eq!(layout.only(0).places[0].cap, 40.0);
+fn under_partywall_who_asks_for_sms_has_them_and_others_have_all() {
+    let sms = |sms| Some(Share::Sms(SmCount(sms)));
+    let layout = Layout::new(Wall::Partywall, gpu("h200"), &[member(LS, None), member(BE, sms(39))]).unwrap();
+    assert_eq!(layout.described, ["132 SMs", "40 SMs, held for requests"]);
+    assert_eq!(layout.only(1).places[0].cap, 40.0);
+    assert!(layout.only(1).arbiter.is_none() && layout.only(1).turnstile.is_some(), "nobody to wait for");
+    let percent = [member(LS, None), member(BE, Some(Share::Percent(50)))];
+    assert_eq!(caps(Wall::Partywall, &percent), [132, 66]);
+    let too_many = [member(LS, sms(100)), member(BE, sms(40))];
+    assert_eq!(
+        refused(Wall::Partywall, "h200", &too_many),
+        "the shares of `partywall` add up to 140 SMs in its steps; NVIDIA H200 SXM 141 GB has 132 to give"
+    );
 }
 
 #[test]
-fn more_best_effort_tenants_than_steps_are_refused() {
-    let members = [vec![member(LS, None)], vec![member(BE, None); 5]].concat();
-    assert_eq!(
-        refused(Wall::Partywall, "orin-nano", &members),
-        "`partywall` cannot lay out these tenants: tenant 0 is latency-sensitive and has no SMs; give it a floor of at least one"
+fn a_node_need_not_decide_about_launches_nor_hold_them() {
+    let two = [member(LS, None), member(BE, None)];
+    let layout = |node: Node| Layout::node(&node, gpu("h200"), &two).unwrap();
+    let undecided = layout(Node { mps: false, launches: None });
+    assert!(
+        (undecided.dispatch, undecided.mps) == (Dispatch::Sliced, false) && undecided.turnstile.is_none()
     );
+    let free = NodeLaunches { hold: false, ..NodeLaunches::default() };
+    let free = layout(Node { launches: Some(free), ..Node::default() });
+    assert!(free.arbiter.is_none() && free.turnstile.is_some() && free.mps);
+    let one_class = Layout::new(Wall::Partywall, gpu("h200"), &[member(LS, None); 2]).unwrap();
+    assert!(one_class.arbiter.is_none());
 }
 
 #[test]

@@ -125,7 +125,7 @@ impl Machine<'_> {
     /// Kernels that are still issuing take room that has become free, before any that has not started.
     fn expand(&mut self, free: &mut f64) {
         let priority = self.setup.layout.dispatch == Dispatch::Priority
-            && self.tenants.iter().any(|t| t.phase == Phase::Waiting && t.class == Class::LatencySensitive);
+            && self.tenants.iter().any(|t| t.is_ready() && t.class == Class::LatencySensitive);
         for tenant in &mut self.tenants {
             if tenant.phase != Phase::Running || !tenant.placed.issuing() {
                 continue;
@@ -144,9 +144,9 @@ impl Machine<'_> {
     }
 
     /// The waiting tenant whose kernel became ready first; with `priority`, among the latency-sensitive if any waits.
-    /// A tenant that the arbiter has stopped launches nothing, so it is not in anybody's way.
+    /// A tenant without SMs is in nobody's way.
     fn first_waiting(&self, priority: bool) -> Option<usize> {
-        let waits = |tenant: &Tenant| tenant.phase == Phase::Waiting && tenant.place.cap >= ROOM_MIN;
+        let waits = |tenant: &Tenant| tenant.is_ready() && tenant.place.cap >= ROOM_MIN;
         let waiting = self.tenants.iter().enumerate().filter(|(_, tenant)| waits(tenant));
         waiting
             .min_by_key(|(_, tenant)| (priority && tenant.class == Class::BestEffort, tenant.since))
@@ -189,7 +189,7 @@ impl Machine<'_> {
             }
         }
         if let Some(owner) = self.slices.owner
-            && self.tenants[owner].phase == Phase::Waiting
+            && self.tenants[owner].is_ready()
         {
             let tenant = &mut self.tenants[owner];
             let kernel = tenant.program.kernels[tenant.next];
@@ -229,13 +229,13 @@ impl Tenant {
     /// Whether it has a kernel to start, or one that could still take more room.
     fn wants_room(&self) -> bool {
         match self.phase {
-            Phase::Waiting => true,
+            Phase::Waiting => self.is_ready(),
             Phase::Running => self.placed.issuing(),
             Phase::Idle | Phase::Copying | Phase::Down => false,
         }
     }
 
     fn wants_gpu(&self) -> bool {
-        matches!(self.phase, Phase::Waiting | Phase::Running)
+        self.phase == Phase::Running || self.is_ready()
     }
 }

@@ -80,6 +80,7 @@ impl Machine<'_> {
             }
             self.begin_request(index);
         }
+        self.ask(index, passes);
     }
 
     fn begin_request(&mut self, index: usize) {
@@ -169,28 +170,16 @@ impl Machine<'_> {
 
     pub(super) fn kernel_done(&mut self, index: usize) {
         self.kernels += 1;
-        self.watch_longest(index);
+        if let Some(launches) = &mut self.tenants[index].launches {
+            launches.kernel_done(self.now);
+            self.go(index);
+        }
         let tenant = &mut self.tenants[index];
         let next = tenant.next + 1;
         if next < tenant.program.kernels.len() {
             self.ready(index, next);
         } else {
             self.pass_done(index);
-        }
-    }
-
-    /// The arbiter lends SMs only beside tenants whose kernels are known to be short. It is told how long they take on
-    /// the whole GPU: on the few SMs of a squeezed tenant every kernel is long, and it would never be lent any.
-    fn watch_longest(&mut self, index: usize) {
-        let tenant = &mut self.tenants[index];
-        if self.arbiter.is_none() || tenant.class == Class::LatencySensitive {
-            return;
-        }
-        let took = tenant.program.kernels[tenant.next].alone_ns();
-        if took > tenant.longest_kernel {
-            tenant.longest_kernel = took;
-            let nanos = Nanos(took as u64);
-            self.tell_arbiter(sm_arbiter::Event::LongestKernel { tenant: TenantId(index as u32), nanos });
         }
     }
 
@@ -285,6 +274,9 @@ impl Machine<'_> {
         tenant.queue.clear();
         tenant.current = None;
         tenant.uncounted = 0.0;
+        if let Some(launches) = &mut tenant.launches {
+            launches.clear();
+        }
         tenant.lives += 1;
         tenant.phase = Phase::Down;
         let id = TenantId(index as u32);
@@ -298,7 +290,6 @@ impl Machine<'_> {
             return;
         }
         self.tenants[index].phase = Phase::Idle;
-        self.tenants[index].longest_kernel = 0.0;
         self.tell_arbiter(sm_arbiter::Event::TenantBack { tenant: TenantId(index as u32) });
         if self.tenants[index].closed.is_some() {
             self.start_load(index);
@@ -325,9 +316,7 @@ impl Machine<'_> {
         for action in &actions {
             match *action {
                 sm_arbiter::Action::Assign { tenant, sms } => {
-                    let tenant = &mut self.tenants[tenant.index()];
-                    tenant.place.cap = f64::from(sms.count);
-                    tenant.remainder = tenant.place.remainder(&tenant.program);
+                    self.hold(tenant.index(), sms.is_empty());
                 }
                 sm_arbiter::Action::WakeAt(at) => {
                     self.arbiter_wake = Some(at.max(Nanos(self.now)));

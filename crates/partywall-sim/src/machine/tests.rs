@@ -11,7 +11,7 @@ use partywall_core::wall::Wall;
 
 use super::{Fault, Setup, Workload};
 use crate::kernel::{Chip, Kernel, Program};
-use crate::layout::{Layout, Member};
+use crate::layout::{Layout, Member, Node};
 use crate::load::Load;
 use crate::metrics::{Counts, Outcome};
 use crate::params::Params;
@@ -20,6 +20,7 @@ use crate::profile;
 mod copies;
 mod effects;
 mod faults;
+mod launches;
 mod properties;
 
 pub(super) fn h200() -> &'static Gpu {
@@ -97,6 +98,8 @@ pub(super) fn compute(block_us: f64) -> Program {
 #[derive(Debug, Clone)]
 pub(super) struct Scene {
     pub(super) wall: Wall,
+    /// What a node is told; otherwise the wall as it comes.
+    pub(super) node: Option<Node>,
     pub(super) gpu: &'static Gpu,
     pub(super) tenants: Vec<(Workload, Option<Share>)>,
     pub(super) copies: copy_scheduler::Config,
@@ -129,6 +132,7 @@ impl Scene {
     pub(super) fn new(wall: Wall) -> Self {
         Self {
             wall,
+            node: None,
             gpu: h200(),
             tenants: Vec::new(),
             copies: copy_scheduler::Config::default(),
@@ -165,13 +169,13 @@ impl Scene {
     }
 
     pub(super) fn layout(&self) -> Layout {
-        let members = self.tenants.iter().map(|(workload, share)| Member {
-            class: workload.class,
-            share: *share,
-            longest_kernel: workload.program.longest_kernel(),
-            solo: workload.program.solo(),
-        });
-        Layout::new(self.wall, self.gpu, &members.collect::<Vec<_>>()).unwrap()
+        let members =
+            self.tenants.iter().map(|(workload, share)| Member { class: workload.class, share: *share });
+        let members: Vec<Member> = members.collect();
+        match &self.node {
+            Some(node) => Layout::node(node, self.gpu, &members).unwrap(),
+            None => Layout::new(self.wall, self.gpu, &members).unwrap(),
+        }
     }
 
     pub(super) fn setup(&self, layout: Layout, who: &[usize]) -> Setup<'static> {
@@ -201,7 +205,7 @@ impl Scene {
 
     /// Tenant 0 alone on the whole GPU without a wall.
     pub(super) fn solo(&self) -> Outcome {
-        let alone = Self { wall: Wall::Exclusive, faults: Vec::new(), ..self.clone() };
+        let alone = Self { wall: Wall::Exclusive, node: None, faults: Vec::new(), ..self.clone() };
         super::run(alone.setup(alone.layout().only(0), &[0])).unwrap()
     }
 
@@ -222,7 +226,7 @@ impl Scene {
 
     /// Rate of tenant `index` among the others over its rate alone on the whole GPU.
     pub(super) fn kept(&self, index: usize) -> f64 {
-        let alone = Self { wall: Wall::Exclusive, faults: Vec::new(), ..self.clone() };
+        let alone = Self { wall: Wall::Exclusive, node: None, faults: Vec::new(), ..self.clone() };
         let solo = super::run(alone.setup(alone.layout().only(index), &[index])).unwrap();
         let outcome = self.run();
         outcome.tenants[index].rate(outcome.measured) / solo.tenants[0].rate(solo.measured)

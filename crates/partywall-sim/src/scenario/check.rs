@@ -3,12 +3,14 @@
 use partywall_core::diagnostic::{Diagnostic, Findings, Step, nearest, position, quoted};
 use partywall_core::tenant::{Class, Share};
 use partywall_core::units::{Bytes, Nanos, SmCount};
+use partywall_core::wall::Wall;
 
 use super::reference::example;
 use super::{
     ImsSpec, MAX_IMS_REQUESTS, MAX_TENANTS, MAX_TIME, MAX_VARIANTS, Objective, OneOrMore, ScenarioFile,
     SweepSpec, TenantSpec, VariantSpec,
 };
+use crate::layout::NodeText;
 use crate::load::LoadError;
 use crate::profile;
 
@@ -247,6 +249,21 @@ impl Checker<'_> {
             let path = [&at[..], &[Step::Key("share"), Step::Key(tenant)]].concat();
             self.tenant_name(&path, true, tenant, scenario);
             self.share(&path, Some(*share));
+        }
+        if let Some(setting) = &variant.setting {
+            let path = [&at[..], &[Step::Key("setting")]].concat();
+            let message = match setting.parse::<NodeText>() {
+                _ if variant.wall != Wall::Partywall => Some(format!(
+                    "the wall {} cannot be set; only `partywall` can",
+                    quoted(variant.wall.id())
+                )),
+                Err(message) => Some(message),
+                Ok(NodeText { ls: None, be: None, .. }) => None,
+                Ok(_) => Some("SMs of a variant are its `share`".to_owned()),
+            };
+            if let Some(message) = message {
+                self.found.report_value(&path, message);
+            }
         }
         let Some(gpus) = &variant.gpu else { return };
         let path = [&at[..], &[Step::Key("gpu")]].concat();

@@ -127,6 +127,13 @@ pub(super) const KEYS: &[Key] = &[
     key("variant", "wall", "wall = \"green-contexts\"", "", "the id of a wall"),
     key(
         "variant",
+        "setting",
+        "setting = \"time-slicing decided\"",
+        "mps decided",
+        "how the wall partywall is set, as for `partywall measure`: what stands below it, then whether and how launches are decided about",
+    ),
+    key(
+        "variant",
         "copies",
         "copies = \"fifo\" or copies = \"fair\"",
         "fifo",

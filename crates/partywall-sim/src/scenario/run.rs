@@ -236,8 +236,8 @@ impl<'a> Runner<'a> {
     fn layout(&self, job: &Job<'a>) -> Result<(Layout, Vec<Participant>), ScenarioError> {
         let participants = self.participants(job, &[]);
         let members: Vec<Member> = participants.iter().map(Participant::member).collect();
-        let wall = self.scenario.file.variants[job.variant].wall;
-        let layout = Layout::new(wall, self.gpu(job), &members)
+        let variant = &self.scenario.file.variants[job.variant];
+        let layout = Layout::behind(variant.wall, variant.node().as_ref(), self.gpu(job), &members)
             .map_err(|error| self.refused(job, error.to_string()))?;
         Ok((layout, participants))
     }
@@ -289,7 +289,7 @@ impl<'a> Runner<'a> {
         let objectives: Vec<Option<Nanos>> =
             solo.iter().enumerate().map(|(tenant, solo)| self.objective(tenant, solo)).collect();
         let experiment = self.experiment(job.gpu, self.participants(job, &objectives));
-        let cell = Cell { wall: variant.wall, copies: variant.copies.policy() };
+        let cell = Cell { wall: variant.wall, node: variant.node(), copies: variant.copies.policy() };
         let result = experiment.cell(cell, &solo).map_err(|error| self.refused(job, error.to_string()))?;
         let gpu = self.gpu(job);
         let rows = result.tenants.into_iter().enumerate().map(|(index, tenant)| Row {

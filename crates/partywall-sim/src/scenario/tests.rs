@@ -54,6 +54,17 @@ fn run(scenario: &Scenario, threads: usize, seed: Option<u64>) -> Result<Scenari
     scenario.run(&options, &mut open, &|_| ())
 }
 
+#[test]
+fn a_variant_of_the_wall_partywall_is_simulated_as_it_is_set() {
+    let mean_ms = |setting: &str| {
+        let text = SMALL.replace("wall = \"mps\"", &format!("wall = \"partywall\"{setting}"));
+        run(&parsed(&text), 1, None).unwrap().rows[0].tenant.service.mean_ms.unwrap()
+    };
+    let as_it_comes = mean_ms("");
+    assert_eq!(mean_ms("\nsetting = \"mps decided\""), as_it_comes);
+    assert!(mean_ms("\nsetting = \"mps\"") > 3.0 * as_it_comes, "nothing is held");
+}
+
 fn parsed(text: &str) -> Scenario {
     Scenario::parse(text, "s.toml").unwrap_or_else(|error| panic!("{error}"))
 }
@@ -158,6 +169,16 @@ fn errors_of_meaning_point_at_their_place() {
         "s.toml:19:28: 0 is no percentage of the SMs\n  | share = { be = { percent = 0 } }\n  |                            ^ \
          write share.percent = 50, from 1 to 100",
     );
+    let set = |wall: &str, setting: &str, message: &str| {
+        let (line, under) = (format!("setting = \"{setting}\""), "^".repeat(setting.len() + 2));
+        let expected = format!(
+            "s.toml:21:11: {message}\n  | {line}\n  |           {under} write setting = \"time-slicing decided\""
+        );
+        check("wall = \"mps\"", &format!("wall = \"{wall}\"\n{line}"), &expected);
+    };
+    set("mps", "mps", "the wall `mps` cannot be set; only `partywall` can");
+    set("partywall", "mps slow", "`partywall` is set to `mps slow`, of which `slow` is not known");
+    set("partywall", "mps be=66sms", "SMs of a variant are its `share`");
     check(
         "[[variant]]",
         "[sweep]\nls = [\"resnet50\"]\nbe = [\"gpt2\"]\n[[variant]]",

@@ -105,7 +105,7 @@ fn check(row: Row) -> Result<Pair, String> {
                 }
             };
             let share = percent("be_sm_percent", row.be_sm_percent.unwrap_or(100))?;
-            Some(Tenant { program, share, load: Load::closed(depth), solo_ms: None })
+            Some(Tenant { program, share, load: Load::closed(depth), solo_ms: None, launched_ms: None })
         }
     };
     let ls = Tenant {
@@ -113,9 +113,11 @@ fn check(row: Row) -> Result<Pair, String> {
         share: percent("ls_sm_percent", row.ls_sm_percent)?,
         load: Load::Closed { pause: Nanos::from_micros(500), depth: 1, host: None },
         solo_ms: None,
+        launched_ms: None,
     };
     Ok(Pair {
         wall,
+        node: None,
         one_process: false,
         ls: Some(ls),
         be,

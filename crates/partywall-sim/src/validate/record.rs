@@ -3,8 +3,9 @@
 //! Only the fields that this needs are read, by structures of its own, so that the simulator depends on nothing that
 //! measures; a test of the program that has both holds the two together. A tenant is known to the model by its command (`network
 //! resnet50 --batch 1` is `resnet50-b1`) or its name (`resnet50-b1`, `stream`, `gemm`), if its program is an external one; the
-//! built-in ones are made of kernels that no profile has. A network that is launched kernel by kernel (`--eager`) is taken to be
-//! its graph: the same kernels, without the host that launches them. Whatever cannot be compared is listed with the reason.
+//! built-in ones are made of kernels that no profile has. A network that is launched kernel by kernel (`--eager`) has the kernels of
+//! its graph, and a host that launches them as fast as the network ran alone, if that was measured. Whatever cannot be compared is
+//! listed with the reason.
 
 use partywall_core::catalogue::Catalogue;
 use partywall_core::gpu::Gpu;
@@ -14,6 +15,7 @@ use partywall_core::wall::Wall;
 use serde::Deserialize;
 
 use super::{GEMM, LeftOut, Pair, ROWS_MAX, Rank, ReadError, Recording, STREAM, Tenant, program};
+use crate::layout::NodeText;
 use crate::load::Load;
 use crate::params::Params;
 
@@ -200,9 +202,17 @@ impl<'r> Reader<'r> {
         // Whether there is a model at all comes first: it says more than what is missing in one cell.
         let tenant = |name: &Option<String>| name.as_deref().map(|name| self.known(name)).transpose();
         let (ls, be) = (tenant(&cell.ls)?, tenant(&cell.be)?);
-        let [ls_share, be_share] = shares(cell)?;
+        let node = (cell.wall == Wall::Partywall && cell.kind != CellKind::Solo)
+            .then(|| cell.setting.parse::<NodeText>());
+        let node = node.transpose().map_err(Unusable::Damaged)?;
+        let [ls_share, be_share] = match &node {
+            Some(node) => node.shares(),
+            None => shares(cell)?,
+        };
         let paced = |(tenant, result): (Tenant, &'r TenantResult)| {
-            (Tenant { solo_ms: self.solo_ms(&tenant, &result.tenant), ..tenant }, result)
+            let solo_ms = self.solo_ms(&tenant, &result.tenant);
+            let launched_ms = self.launched_ms(&result.tenant);
+            (Tenant { solo_ms, launched_ms, ..tenant }, result)
         };
         let ls = ls.map(|tenant| side(cell, tenant, ls_share)).transpose()?.map(paced);
         let be = be.map(|tenant| side(cell, tenant, be_share)).transpose()?.map(paced);
@@ -225,6 +235,7 @@ impl<'r> Reader<'r> {
         }
         Ok(Pair {
             wall,
+            node: node.map(|node| node.node),
             one_process: cell.processes == Processes::One,
             rank: Rank::Nearest,
             p50_ms,
@@ -241,11 +252,24 @@ impl<'r> Reader<'r> {
         if [STREAM, GEMM].contains(&&*tenant.program) {
             return None;
         }
+        self.solo(name)?.service_ms.p50.filter(|p50| positive(*p50)).map(|p50| p50 / f64::from(depth))
+    }
+
+    /// One pass of a network that is launched kernel by kernel, alone on the whole GPU without pause.
+    fn launched_ms(&self, name: &str) -> Option<f64> {
+        let tenant = self.record.tenants.iter().find(|tenant| tenant.name == name)?;
+        let is_eager = tenant.command.iter().any(|word| word == "--eager");
+        let is_busy = matches!(tenant.load, LoadRecord::Closed { pause_ns: 0, .. });
+        let rate_per_s = self.solo(name).filter(|_| is_eager && is_busy)?.rate_per_s;
+        Some(1e3 * tenant.work? / rate_per_s).filter(|ms| positive(*ms))
+    }
+
+    /// What was measured of a tenant alone on the whole GPU.
+    fn solo(&self, name: &str) -> Option<&TenantResult> {
         let cells =
             self.record.cells.iter().filter(|cell| cell.kind == CellKind::Solo && cell.error.is_none());
         let mut results = cells.flat_map(|cell| &cell.results);
-        let solo = results.find(|result| result.tenant == name)?;
-        solo.service_ms.p50.filter(|p50| positive(*p50)).map(|p50| p50 / f64::from(depth))
+        results.find(|result| result.tenant == name)
     }
 
     /// The tenant of this name, if the model has its program.
@@ -300,7 +324,8 @@ fn side<'c>(
     if result.saturated {
         return Err(Unusable::LeftOut("saturated: its times say how long the run was".to_owned()));
     }
-    Ok((Tenant { program: tenant.modelled(), share, load: load(tenant, result)?, solo_ms: None }, result))
+    let (program, load) = (tenant.modelled(), load(tenant, result)?);
+    Ok((Tenant { program, share, load, solo_ms: None, launched_ms: None }, result))
 }
 
 /// SMs of LS and BE as the wall was set.
@@ -328,9 +353,6 @@ fn shares(cell: &CellRecord) -> Result<[Option<Share>; 2], Unusable> {
         Wall::Mig => {
             Err(Unusable::LeftOut("instances are named by their UUIDs, which say no size".to_owned()))
         }
-        Wall::Partywall => Err(Unusable::LeftOut(
-            "the model's wall follows requests by SMs, and the measured one by launches".to_owned(),
-        )),
         _ => Ok([None; 2]),
     }
 }

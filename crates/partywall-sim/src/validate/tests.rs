@@ -17,13 +17,20 @@ fn a_row_becomes_a_pair() {
     let text = format!("{HEAD}mps-percentage,resnet50,1,50,resnet152,32,50,1.4367,1.5688,2218.6\n");
     let pairs = parse_pairs(&text, "pairs.csv").unwrap();
     let tenant = |program: &str, load: Load| {
-        Some(Tenant { program: program.to_owned(), share: Some(Share::Percent(50)), load, solo_ms: None })
+        Some(Tenant {
+            program: program.to_owned(),
+            share: Some(Share::Percent(50)),
+            load,
+            solo_ms: None,
+            launched_ms: None,
+        })
     };
     let paced = Load::Closed { pause: Nanos::from_micros(500), depth: 1, host: None };
     assert_eq!(
         pairs,
         [Pair {
             wall: Wall::MpsPercentage,
+            node: None,
             one_process: false,
             ls: tenant("resnet50-b1", paced),
             be: tenant("resnet152-b32", Load::closed(2)),
@@ -78,11 +85,19 @@ fn pairs_behind_walls_without_recordings_are_simulated_too() {
 
 #[test]
 fn errors_are_summarised_per_wall_and_alone_apart() {
-    let tenant =
-        || Some(Tenant { program: "stream".to_owned(), share: None, load: Load::closed(1), solo_ms: None });
+    let tenant = || {
+        Some(Tenant {
+            program: "stream".to_owned(),
+            share: None,
+            load: Load::closed(1),
+            solo_ms: None,
+            launched_ms: None,
+        })
+    };
     let compared = |wall: Wall, ls: bool, be: bool, simulated: f64| Compared {
         pair: Pair {
             wall,
+            node: None,
             one_process: false,
             ls: ls.then(tenant).flatten(),
             be: be.then(tenant).flatten(),

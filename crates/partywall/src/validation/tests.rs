@@ -1,9 +1,11 @@
 use partywall_core::tenant::Class;
 use partywall_core::units::{Nanos, SmCount};
+use partywall_measure::plan::NodeSetting;
 use partywall_measure::record::{
     CellError, CellKind, CellRecord, Environment, ErrorKind, EvidenceRule, FORMAT, GpuRecord, Processes,
     ProgramKind, Quantiles, Record, Settings, TenantRecord, TenantResult,
 };
+use partywall_sim::layout::{Node, NodeLaunches, NodeText, Turnstile};
 
 use super::*;
 
@@ -20,6 +22,38 @@ fn cells_that_cannot_be_compared_are_counted_by_reason_and_named() {
         "\nNot comparable: 3 cells.\n  2: died\n    mps: b\n    mps: c\n  1: no model of `x`\n    mps: a beside x\n"
     );
     assert_eq!(not_comparable(&[]), "");
+}
+
+/// The simulator reads settings of the wall `partywall` by a reader of its own; it must have what the node had.
+#[test]
+fn a_node_is_simulated_as_it_was_set() {
+    let all = |mps: bool, launches: Option<&str>, (ls_sms, be_sms): (Option<u32>, Option<u32>)| NodeSetting {
+        mps,
+        ls_sms,
+        be_sms,
+        lower: mps,
+        copies: launches.is_some(),
+        launches: launches.map(str::to_owned),
+    };
+    for setting in [
+        all(true, Some(""), (None, None)),
+        all(false, Some(""), (None, None)),
+        all(true, None, (None, Some(66))),
+        all(true, Some("chunks=3,chunk=25us,launches=4,release=1ms"), (Some(20), Some(16))),
+        all(false, Some("chunk=0us,fixed"), (None, None)),
+        all(true, Some("off"), (None, None)),
+        NodeSetting::sets_alone(64, 68),
+    ] {
+        let text = setting.to_string();
+        let read: NodeText = text.parse().unwrap();
+        let options = setting.launch_options().unwrap();
+        let turnstile =
+            Turnstile { chunks: options.chunks, chunk: options.chunk, launches: options.launches };
+        let launches = NodeLaunches { turnstile, hold: options.setting().hold, release: options.release };
+        let launches = options.decided.then_some(launches);
+        assert_eq!(read.node, Node { mps: setting.mps, launches }, "{text}");
+        assert_eq!((read.ls, read.be), (setting.ls_sms.map(SmCount), setting.be_sms.map(SmCount)), "{text}");
+    }
 }
 
 #[test]
@@ -44,6 +78,7 @@ fn records_of_measure_are_read() {
         share: Some(Share::Sms(SmCount(66))),
         load: host,
         solo_ms: None,
+        launched_ms: None,
     };
     assert_eq!(pair.ls, Some(ls));
     assert_eq!(pair.be.as_ref().map(|be| &be.program[..]), Some("stream"));

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::layout::NodeLaunches;
 use crate::validate::{Effort, simulate, summarise};
 
 fn tenant(name: &str, class: &str, program: &str, load: Value, work: f64) -> Value {
@@ -82,6 +83,7 @@ fn cells_become_pairs_with_the_load_and_the_host_that_were_seen() {
         share: Some(Share::Sms(SmCount(66))),
         load: Load::Closed { pause: Nanos(500_000), depth: 1, host: Some(Nanos(60_000)) },
         solo_ms: Some(1.02),
+        launched_ms: None,
     };
     assert_eq!((green.wall, green.ls.as_ref()), (Wall::GreenContexts, Some(&ls)));
     let stream = Load::Closed { pause: Nanos::ZERO, depth: 4, host: Some(Nanos(31_000)) };
@@ -108,13 +110,18 @@ fn programs_are_known_by_their_commands_whatever_they_are_called() {
     let names = (Some("camera"), Some("nightly"));
     record["cells"] = json!([
         cell("solo", "exclusive", "", names.0, None, vec![result("camera", Some(0.9), 300.0, None)]),
-        cell("corun", "partywall", "mps decided", names.0, names.1, both()),
+        cell("solo", "exclusive", "", None, names.1, vec![result("nightly", None, 2370.0, None)]),
+        cell("corun", "partywall", "mps be=66sms decided", names.0, names.1, both()),
         cell("corun", "green-contexts", "66/66 shim", names.0, names.1, both()),
     ]);
     let recording = parsed(&record);
-    assert_eq!(recording.cells, [0, 2]);
-    assert!(recording.left_out[0].why.contains("follows requests by SMs"), "{:?}", recording.left_out);
-    let (ls, be) = (recording.pairs[1].ls.as_ref().unwrap(), recording.pairs[1].be.as_ref().unwrap());
+    assert_eq!(recording.cells, [0, 1, 2, 3]);
+    let node = recording.pairs[2].node.unwrap();
+    assert!(node.mps && node.launches == Some(NodeLaunches::default()), "{node:?}");
+    let shares = [&recording.pairs[2].ls, &recording.pairs[2].be].map(|side| side.as_ref().unwrap().share);
+    assert_eq!(shares, [None, Some(Share::Sms(SmCount(66)))]);
+    let (ls, be) = (recording.pairs[3].ls.as_ref().unwrap(), recording.pairs[3].be.as_ref().unwrap());
+    assert_eq!((ls.launched_ms, be.launched_ms, be.solo_ms), (None, Some(32_000.0 / 2370.0), None));
     assert_eq!(
         (&*ls.program, ls.solo_ms, &ls.load),
         ("resnet50-b1", Some(0.9), &Load::Poisson { rate_per_s: 300.0 })
@@ -183,6 +190,13 @@ fn what_cannot_be_a_measurement_is_refused() {
         (
             refused(|r| r["cells"][3]["setting"] = json!("50/101")),
             "expected percentages of both, such as 50/50",
+        ),
+        (
+            refused(|r| {
+                r["cells"][2]["wall"] = json!("partywall");
+                r["cells"][2]["setting"] = json!("mps be=half");
+            }),
+            "cells[2]: `partywall` is set to `mps be=half`, of which `be=half` is not known",
         ),
         (refused(|r| r["cells"][0]["ls"] = json!("nobody")), "cells[0]: `nobody` is not among the tenants"),
         (refused(|r| r["cells"][0]["results"] = json!([])), "cells[0]: has no result of `resnet50-b1`"),

@@ -68,7 +68,7 @@ fn real(end: Nanos) -> Report {
         lost: Vec::new(),
     };
     for wall in Wall::ALL {
-        match experiment.cell(Cell { wall, copies: Policy::Fifo }, &solo) {
+        match experiment.cell(Cell { wall, node: None, copies: Policy::Fifo }, &solo) {
             Ok(cell) => section.cells.push(cell.into()),
             Err(error) => section.unavailable.push((wall, error.to_string())),
         }
