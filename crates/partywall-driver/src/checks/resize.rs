@@ -14,14 +14,15 @@ use super::{Bench, Problem, groups, ids, pair};
 use crate::clock;
 use crate::context::Context;
 use crate::error::DriverError;
+use crate::event::Event;
 use crate::graph::Graph;
 use crate::green::GreenContext;
 use crate::kernels::Part;
 use crate::memory::DeviceBuffer;
 use crate::stream::Stream;
 use crate::sys::{
-    Api, CU_STREAM_NON_BLOCKING, CUcontext, CUfunction, CUgraph, CUgraphNode, CUkernel, CUlibrary, CUresult,
-    CUstream, KernelNodeParams,
+    Api, CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING, CUcontext, CUevent, CUfunction, CUgraph,
+    CUgraphNode, CUkernel, CUlibrary, CUresult, CUstream, KernelNodeParams,
 };
 
 /// Numbers by name: the answer of a check.
@@ -30,11 +31,12 @@ pub(super) type Facts = BTreeMap<&'static str, f64>;
 type Question = fn(&Bench) -> Result<Facts, Problem>;
 
 /// The checks, with what is asked.
-pub(super) const QUESTIONS: [(&str, Question); 5] = [
+pub(super) const QUESTIONS: [(&str, Question); 6] = [
     ("which SMs kernel nodes of a cloned graph use that were given another green context", nodes),
     ("which SMs a launch uses into a stream of one green context while another is current", streams),
     ("what changing the current green context costs", switches),
     ("what making a graph of 500 kernels ready costs", graphs),
+    ("in which contexts' streams an event of a green context is recorded and waited for", events),
     ("for which blocking streams the default stream of a green context waits", defaults),
 ];
 
@@ -78,9 +80,7 @@ impl<'b> Sets<'b> {
 
     /// SMs of each set that had blocks since this was last asked. All blocks must have run: results are not to depend on where.
     fn ran(&self) -> Result<[f64; 2], Problem> {
-        self.context().synchronize()?;
-        self.a.0.synchronize()?;
-        self.b.0.synchronize()?;
+        self.ended()?;
         let bytes: [u8; 4 * IDS as usize] = self.bench.first(&self.counts)?;
         self.bench.stream.fill(&self.counts, 0, self.counts.len(), 0)?;
         self.bench.stream.synchronize()?;
@@ -239,6 +239,9 @@ impl Sets<'_> {
     }
 }
 
+/// Dynamic shared memory of every launch here: `stay` writes a word of it, which without any is a fault.
+const SHARED: c_uint = 4;
+
 fn launch(
     api: &Api,
     function: CUfunction,
@@ -246,9 +249,9 @@ fn launch(
     blocks: c_uint,
     places: *mut *mut c_void,
 ) -> Result<(), DriverError> {
-    // SAFETY: the callers' arguments are those of the kernel, and point to memory that outlives it.
+    // SAFETY: the callers' arguments are those of the kernel, and point to memory that outlives it; no kernel uses more shared memory.
     let code =
-        unsafe { (api.cuLaunchKernel)(function, blocks, 1, 1, 32, 1, 1, 0, stream, places, null_mut()) };
+        unsafe { (api.cuLaunchKernel)(function, blocks, 1, 1, 32, 1, 1, SHARED, stream, places, null_mut()) };
     api.check(code, "cuLaunchKernel", || "launching a probe kernel".into())
 }
 
@@ -321,6 +324,68 @@ fn graphs(bench: &Bench) -> Result<Facts, Problem> {
         .into())
 }
 
+/// An event that was made while one context was current.
+struct Mark<'b> {
+    api: &'b Api,
+    raw: CUevent,
+}
+
+impl Drop for Mark<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by `Sets::mark` for nobody else; one that has not happened goes when it has.
+        let _ = unsafe { (self.api.cuEventDestroy_v2)(self.raw) };
+    }
+}
+
+/// The driver's answers are numbers of errors, 0 for none: whether an event made in one context may be recorded in a stream of another, and
+/// whether a stream of a third may wait for it. Then whether a stream of B does wait, and what both calls take.
+fn events(bench: &Bench) -> Result<Facts, Problem> {
+    let sets = Sets::new(bench)?;
+    let api = bench.context.api();
+    let (a, b, primary) = (sets.a.0.as_context(), sets.b.0.as_context(), bench.context.raw());
+    let (in_a, in_b, in_primary) = (sets.a.1.raw(), sets.b.1.raw(), bench.stream.raw());
+    let (of_a, of_b, of_primary) = (sets.mark(a)?, sets.mark(b)?, sets.mark(primary)?);
+    // SAFETY: events and streams that are alive, here and below.
+    let record = |event: &Mark<'_>, stream| unsafe { (api.cuEventRecord)(event.raw, stream) };
+    // SAFETY: as above.
+    let wait = |stream, event: &Mark<'_>| unsafe { (api.cuStreamWaitEvent)(stream, event.raw, 0) };
+    let mut facts = Facts::new();
+    let cases = [
+        ("of_b_in_a_code", "of_b_in_a_waited_in_b_code", &of_b, in_a, in_b),
+        ("of_b_in_primary_code", "of_b_in_primary_waited_in_b_code", &of_b, in_primary, in_b),
+        ("of_a_in_a_code", "of_a_in_a_waited_in_b_code", &of_a, in_a, in_b),
+        ("of_a_in_b_code", "of_a_in_b_waited_in_a_code", &of_a, in_b, in_a),
+        ("of_primary_in_a_code", "of_primary_in_a_waited_in_b_code", &of_primary, in_a, in_b),
+        ("of_primary_in_b_code", "of_primary_in_b_waited_in_a_code", &of_primary, in_b, in_a),
+    ];
+    let _current = bench.context.push(b)?;
+    for (recorded, waited, event, first, second) in cases {
+        facts.insert(recorded, f64::from(record(event, first).0));
+        facts.insert(waited, f64::from(wait(second, event).0));
+    }
+    let waits = sets.holds(a, in_a, |done| {
+        api.check(record(&of_b, in_a), "cuEventRecord", || "recording an event in another context".into())?;
+        api.check(wait(in_b, &of_b), "cuStreamWaitEvent", || {
+            "waiting for an event of another context".into()
+        })?;
+        // SAFETY: as above.
+        let code = unsafe { (api.cuEventRecord)(done.raw(), in_b) };
+        api.check(code, "cuEventRecord", || "recording an event".into())
+    })?;
+    facts.insert("b_waits_for_a", f64::from(u8::from(waits)));
+    let since = clock::now();
+    for _ in 0..SWITCHES {
+        api.check(record(&of_b, in_a), "cuEventRecord", || "recording an event in another context".into())?;
+        api.check(wait(in_b, &of_b), "cuStreamWaitEvent", || {
+            "waiting for an event of another context".into()
+        })?;
+    }
+    let each = clock::now().saturating_sub(since).0 as f64 / f64::from(SWITCHES);
+    facts.insert("record_and_wait_ns", each);
+    sets.ended()?;
+    Ok(facts)
+}
+
 fn defaults(bench: &Bench) -> Result<Facts, Problem> {
     let sets = Sets::new(bench)?;
     let (a, b, primary) = (sets.a.0.as_context(), sets.b.0.as_context(), bench.context.raw());
@@ -334,14 +399,31 @@ fn defaults(bench: &Bench) -> Result<Facts, Problem> {
     Ok(facts.into())
 }
 
+impl<'b> Sets<'b> {
+    fn mark(&self, of: CUcontext) -> Result<Mark<'b>, DriverError> {
+        let bench: &'b Bench = self.bench;
+        let api = bench.context.api();
+        let _current = bench.context.push(of)?;
+        let mut raw = CUevent::NULL;
+        // SAFETY: a place for the answer.
+        let code = unsafe { (api.cuEventCreate)(&mut raw, CU_EVENT_DISABLE_TIMING) };
+        api.check(code, "cuEventCreate", || "making an event".into())?;
+        Ok(Mark { api, raw })
+    }
+}
+
 impl Sets<'_> {
+    /// Waits for everything.
+    fn ended(&self) -> Result<(), DriverError> {
+        self.context().synchronize()?;
+        self.a.0.synchronize()?;
+        self.b.0.synchronize()
+    }
+
     /// 1 where the default stream of one context waits for a kernel in a stream of another, 0 where not.
     fn waits(&self, of: CUcontext, flags: c_uint, default: CUcontext) -> Result<f64, Problem> {
         let (context, api) = (self.context(), self.context().api());
-        let module = context.module(PTX.trim_end_matches('\0'))?;
-        let (stay, count) = (module.function("stay")?, module.function("count_by_sm")?);
-        let (states, go, done) =
-            (context.pinned(Bytes(4))?, context.pinned(Bytes(4))?, context.event(false)?);
+        let count = context.module(PTX.trim_end_matches('\0'))?.function("count_by_sm")?;
         let mut stream = CUstream::NULL;
         {
             let _current = context.push(of)?;
@@ -349,38 +431,51 @@ impl Sets<'_> {
             let code = unsafe { (api.cuStreamCreateWithPriority)(&mut stream, flags, 0) };
             api.check(code, "cuStreamCreateWithPriority", || "making a stream".into())?;
         }
-        let (mut at, mut go_at, mut patience) = (states.device_address(), go.device_address(), HELD.0);
-        let mut places: [*mut c_void; 3] =
-            [(&raw mut at).cast(), (&raw mut go_at).cast(), (&raw mut patience).cast()];
-        let behind = || -> Result<bool, DriverError> {
+        let waits = self.holds(of, stream, |done| {
             let _current = context.push(default)?;
             let mut arguments = Arguments { stay: 0, ..self.arguments() };
             launch(api, count.raw(), CUstream::NULL, 1, arguments.places().as_mut_ptr())?;
             // SAFETY: the event is alive; no stream is the default stream of the current context.
             let code = unsafe { (api.cuEventRecord)(done.raw(), CUstream::NULL) };
-            api.check(code, "cuEventRecord", || "recording an event".into())?;
+            api.check(code, "cuEventRecord", || "recording an event".into())
+        });
+        // SAFETY: nothing is in it any more.
+        let _ = unsafe { (api.cuStreamDestroy_v2)(stream) };
+        Ok(f64::from(u8::from(waits?)))
+    }
+
+    /// Whether what `queue` queues, with an event behind it, waits for a kernel in a stream, which belongs to the context `of`.
+    fn holds(
+        &self,
+        of: CUcontext,
+        stream: CUstream,
+        queue: impl FnOnce(&Event) -> Result<(), DriverError>,
+    ) -> Result<bool, Problem> {
+        let (context, api) = (self.context(), self.context().api());
+        let stay = context.module(PTX.trim_end_matches('\0'))?.function("stay")?;
+        let (states, go, done) =
+            (context.pinned(Bytes(4))?, context.pinned(Bytes(4))?, context.event(false)?);
+        let (mut at, mut go_at, mut patience) = (states.device_address(), go.device_address(), HELD.0);
+        let mut places: [*mut c_void; 3] =
+            [(&raw mut at).cast(), (&raw mut go_at).cast(), (&raw mut patience).cast()];
+        let held = || -> Result<bool, DriverError> {
+            {
+                let _current = context.push(of)?;
+                launch(api, stay.raw(), stream, 1, places.as_mut_ptr())?;
+            }
+            queue(&done)?;
             let through = clock::wait_for(PAUSE, || match done.query() {
                 Ok(false) => None,
                 other => Some(other),
             });
-            through.unwrap_or(Ok(false))
+            Ok(!through.unwrap_or(Ok(false))?)
         };
-        let launched = {
-            let _current = context.push(of)?;
-            launch(api, stay.raw(), stream, 1, places.as_mut_ptr())
-        };
-        let passed = launched.and_then(|()| behind());
+        let held = held();
         // Whatever went wrong, the memory that the kernel looks at stays until it has left.
         go.store_u32(0, 1)?;
-        // SAFETY: the stream is alive.
-        let code = unsafe { (api.cuStreamSynchronize)(stream) };
-        context.synchronize()?;
-        // SAFETY: nothing is in it any more.
-        let _ = unsafe { (api.cuStreamDestroy_v2)(stream) };
-        api.check(code, "cuStreamSynchronize", || "waiting for a stream".into())?;
-        let passed = passed?;
+        self.ended()?;
         done.synchronize()?;
-        Ok(f64::from(u8::from(!passed)))
+        Ok(held?)
     }
 }
 

@@ -16,6 +16,9 @@ const BLOCKS_PER_SM: u64 = 32;
 /// More dynamic shared memory than this, and an SM holds one block: half of the least that an SM has, 100 KiB.
 const HALF_OF_SHARED: u32 = 50 << 10;
 
+/// Both write a word of shared memory: without any, that is a fault.
+const SHARED_LEAST: u32 = 4;
+
 /// How often blocks look whether they may leave, and those that wait for an SM whether there is one, nanoseconds.
 const LOOK_NS: u64 = 20_000;
 const ROOM_NS: u64 = 200_000;
@@ -45,6 +48,7 @@ pub(super) fn meet<'a>(
     grid: &Grid,
     process: &'a Process,
 ) -> Result<Prepared<'a>, Code> {
+    has_shared(grid)?;
     let arrived = args.words::<u32>(1)?;
     let (expected, patience) = (args.u32()?, args.u64()?);
     let met = args.words::<u32>(1)?;
@@ -69,6 +73,7 @@ pub(super) fn stay<'a>(
     grid: &Grid,
     process: &'a Process,
 ) -> Result<Prepared<'a>, Code> {
+    has_shared(grid)?;
     let states = args.words::<u32>(grid.blocks)?;
     let (go, patience) = (args.words::<u32>(1)?, args.u64()?);
     let ended = states.clone();
@@ -77,6 +82,10 @@ pub(super) fn stay<'a>(
     let leave = move |block, told: bool| ended.put(block, if told { LEFT } else { GAVE_UP });
     let blocks = Blocks { grid: *grid, patience, arrive, told, leave };
     Ok(Prepared { waits: true, ..Prepared::new(Cost::default(), move || blocks.run(process)) })
+}
+
+fn has_shared(grid: &Grid) -> Result<(), Code> {
+    if grid.shared < SHARED_LEAST { Err(Code::ILLEGAL_ADDRESS) } else { Ok(()) }
 }
 
 /// Blocks that stay until they are told to leave, or their patience is over.
