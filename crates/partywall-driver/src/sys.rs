@@ -174,6 +174,23 @@ pub(crate) struct KernelNodeParams {
     pub(crate) ctx: CUcontext,
 }
 
+/// `CUgraphExecUpdateResultInfo`: what kept an executable graph from being updated.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GraphUpdate {
+    pub(crate) result: c_uint,
+    pub(crate) errorNode: CUgraphNode,
+    pub(crate) errorFromNode: CUgraphNode,
+}
+
+impl GraphUpdate {
+    /// Nothing, for the driver to overwrite.
+    pub(crate) const EMPTY: Self =
+        Self { result: 0, errorNode: CUgraphNode::NULL, errorFromNode: CUgraphNode::NULL };
+}
+
+const _: () = assert!(size_of::<GraphUpdate>() == 24, "the size of CUgraphExecUpdateResultInfo in cuda.h");
+
 const _: () =
     assert!(size_of::<KernelNodeParams>() == 72, "the size of CUDA_KERNEL_NODE_PARAMS_v2 in cuda.h");
 
@@ -194,6 +211,7 @@ pub(crate) const CU_EVENT_DEFAULT: c_uint = 0;
 pub(crate) const CU_EVENT_DISABLE_TIMING: c_uint = 2;
 pub(crate) const CU_EVENT_WAIT_DEFAULT: c_uint = 0;
 pub(crate) const CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: c_uint = 1;
+pub(crate) const CU_STREAM_CAPTURE_MODE_RELAXED: c_uint = 2;
 pub(crate) const CU_JIT_ERROR_LOG_BUFFER: c_uint = 5;
 pub(crate) const CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: c_uint = 6;
 pub(crate) const CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: c_uint = 8;
@@ -351,6 +369,8 @@ functions! {
         cuGraphClone since (10, 0) (*mut CUgraph, CUgraph);
         cuGraphGetNodes since (10, 0) (CUgraph, *mut CUgraphNode, *mut usize);
         cuGraphKernelNodeSetParams_v2 since (12, 0) (CUgraphNode, *const KernelNodeParams);
+        cuGraphExecUpdate_v2 since (12, 0) (CUgraphExec, CUgraph, *mut GraphUpdate);
+        cuGraphExecKernelNodeSetParams_v2 since (12, 0) (CUgraphExec, CUgraphNode, *const KernelNodeParams);
         cuLibraryLoadData since (12, 0) (
             *mut CUlibrary, *const c_void, *mut c_uint, *mut *mut c_void, c_uint, *mut c_uint, *mut *mut c_void, c_uint,
         );

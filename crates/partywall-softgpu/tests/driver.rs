@@ -38,13 +38,14 @@ fn the_checks_of_the_driver_crate_pass() {
     let device = cuda.device(0).unwrap();
     for attempt in 1..=PATIENCE {
         let checked = checks::run(&device).unwrap();
-        assert_eq!(checked.len(), 19);
+        assert_eq!(checked.len(), 20);
         let fact = |name: &str| checked.iter().find_map(|check| check.facts.get(name)).copied();
         // As cuda.h says: the context of a node counts where the kernel is a library's.
         assert_eq!((fact("kernel_on_a"), fact("kernel_on_b")), (Some(0.0), Some(100.0)));
         assert_eq!((fact("function_on_a"), fact("function_on_b")), (Some(32.0), Some(100.0)));
         assert_eq!((fact("stream_of_a_on_a"), fact("stream_of_a_on_b")), (Some(32.0), Some(0.0)));
         assert_eq!((fact("of_b_in_a_code"), fact("b_waits_for_a")), (Some(0.0), Some(1.0)));
+        assert_eq!((fact("in_a_on_a"), fact("in_a_on_b")), (Some(0.0), Some(100.0)));
         assert_eq!((fact("a_for_its_own"), fact("a_for_one_of_b")), (Some(1.0), Some(0.0)));
         let failed: Vec<_> = checked.iter().filter(|one| !one.passed).collect();
         match failed.as_slice() {

@@ -25,18 +25,24 @@ use crate::sys::{
     CUgraphNode, CUkernel, CUlibrary, CUresult, CUstream, KernelNodeParams,
 };
 
+mod one_node;
+
 /// Numbers by name: the answer of a check.
 pub(super) type Facts = BTreeMap<&'static str, f64>;
 
 type Question = fn(&Bench) -> Result<Facts, Problem>;
 
 /// The checks, with what is asked.
-pub(super) const QUESTIONS: [(&str, Question); 6] = [
+pub(super) const QUESTIONS: [(&str, Question); 7] = [
     ("which SMs kernel nodes of a cloned graph use that were given another green context", nodes),
     ("which SMs a launch uses into a stream of one green context while another is current", streams),
     ("what changing the current green context costs", switches),
     ("what making a graph of 500 kernels ready costs", graphs),
     ("in which contexts' streams an event of a green context is recorded and waited for", events),
+    (
+        "which SMs a launch uses as a graph of one node recorded elsewhere, and what that costs",
+        one_node::launches,
+    ),
     ("for which blocking streams the default stream of a green context waits", defaults),
 ];
 
