@@ -72,6 +72,14 @@ static unsigned value(device word) {
     return read;
 }
 
+/* As above, behind this stream alone. */
+static unsigned value_in(device word, handle on) {
+    unsigned read = 0;
+    CALL(cuMemcpyDtoHAsync_v2, (void *, device, size_t, handle), &read, word, 4, on);
+    synchronize(on);
+    return read;
+}
+
 static void event_between(handle from, handle to) {
     handle event = NULL;
     CALL(cuEventCreate, (handle *, unsigned), &event, 2);
@@ -263,6 +271,41 @@ static void where(void) {
     graph_counted("memory", with_memory);
 }
 
+static volatile int may_go;
+
+static void stand(void *unused) {
+    (void)unused;
+    while (!may_go) usleep(1000);
+}
+
+static void *beside(void *unused) {
+    (void)unused;
+    CALL(cuCtxSetCurrent, (handle), context);
+    step_in(PER_THREAD, cells + 4, NULL);
+    CALL(cuStreamSynchronize_ptsz, (handle), NULL);
+    return NULL;
+}
+
+/* What stands in one stream is no matter to another one's launches, nor in one thread's default stream to another thread's. */
+static void apart(void) {
+    handle first = stream(), second = stream();
+    pthread_t other;
+    alarm(60);
+    for (int round = 0; round < 3; round++) step_in(PLAIN, cells, first);
+    CALL(cuLaunchHostFunc, (handle, void (*)(void *), void *), first, stand, NULL);
+    CALL(cuLaunchHostFunc_ptsz, (handle, void (*)(void *), void *), NULL, stand, NULL);
+    step_in(PLAIN, cells, first);
+    step_in(PER_THREAD, cells + 12, NULL);
+    step_in(PLAIN, cells + 8, second);
+    synchronize(second);
+    pthread_create(&other, NULL, beside, NULL);
+    pthread_join(other, NULL);
+    expect(value_in(cells + 8, second), after_steps(0, 1), __LINE__);
+    may_go = 1;
+    CALL(cuCtxSynchronize, (void));
+    expect(value(cells + 4), after_steps(0, 1), __LINE__);
+}
+
 static void waits(void) {
     char line[80];
     printf("waiting\n");
@@ -290,7 +333,7 @@ int main(int argument_count, char **arguments) {
     static const struct {
         const char *name;
         void (*does)(void);
-    } COMMANDS[] = {{"order", order}, {"threads", threads}, {"where", where}, {"wait", waits}, {"reset", reset}};
+    } COMMANDS[] = {{"order", order}, {"threads", threads}, {"where", where}, {"apart", apart}, {"wait", waits}, {"reset", reset}};
     begin();
     setvbuf(stdout, NULL, _IOLBF, 0);
     load();

@@ -201,6 +201,20 @@ fn sms_after(program: &mut Running, line: &str) -> BTreeMap<String, u32> {
     sms(program)
 }
 
+/// S2: although each launch is a graph, and launches of one graph wait for each other.
+#[test]
+fn streams_do_not_wait_for_each_other_because_they_are_squeezed() {
+    let (folder, node) = (TempDir::new().unwrap(), Node::new());
+    let mut program = simulated("resized", &folder, &["wait", "apart"]).under(&node).start();
+    let resizing = Resizing::welcome(&node, None);
+    program.until("waiting");
+    resizing.set(true);
+    program.go();
+    program.until("apart");
+    assert_eq!(resizing.counted(), [7, 0, 0]);
+    assert!(program.end());
+}
+
 /// S4: the node dies while it has the process squeezed.
 #[test]
 fn nobody_stays_squeezed_whose_node_is_gone() {
