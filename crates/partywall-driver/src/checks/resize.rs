@@ -457,7 +457,20 @@ impl Sets<'_> {
         stream: CUstream,
         queue: impl FnOnce(&Event) -> Result<(), DriverError>,
     ) -> Result<bool, Problem> {
-        let (context, api) = (self.context(), self.context().api());
+        let hold = |stay: CUfunction, places: *mut *mut c_void| {
+            let _current = self.context().push(of)?;
+            launch(self.context().api(), stay, stream, 1, places)
+        };
+        self.held(hold, queue)
+    }
+
+    /// As [`Sets::holds`], where `hold` launches the kernel with its arguments.
+    fn held(
+        &self,
+        hold: impl FnOnce(CUfunction, *mut *mut c_void) -> Result<(), DriverError>,
+        queue: impl FnOnce(&Event) -> Result<(), DriverError>,
+    ) -> Result<bool, Problem> {
+        let context = self.context();
         let stay = context.module(PTX.trim_end_matches('\0'))?.function("stay")?;
         let (states, go, done) =
             (context.pinned(Bytes(4))?, context.pinned(Bytes(4))?, context.event(false)?);
@@ -465,10 +478,7 @@ impl Sets<'_> {
         let mut places: [*mut c_void; 3] =
             [(&raw mut at).cast(), (&raw mut go_at).cast(), (&raw mut patience).cast()];
         let held = || -> Result<bool, DriverError> {
-            {
-                let _current = context.push(of)?;
-                launch(api, stay.raw(), stream, 1, places.as_mut_ptr())?;
-            }
+            hold(stay.raw(), places.as_mut_ptr())?;
             queue(&done)?;
             let through = clock::wait_for(PAUSE, || match done.query() {
                 Ok(false) => None,
