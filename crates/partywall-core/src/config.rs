@@ -115,6 +115,12 @@ pub struct TenantConfig {
     /// Not kept behind other walls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Share>,
+    /// The SMs that are left to it while a latency-sensitive tenant is at work, for best-effort tenants behind `green-contexts` and
+    /// `partywall`: `squeezed.sms = 16`, or `squeezed.percent = 12` of those that it has. Its launches then go on there instead of being held.
+    /// Not for programs that take the number of SMs that they are told of for the number of blocks that run at the same time
+    /// (docs/run.md). Default: it is held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub squeezed: Option<Share>,
     /// The weight of its copies over PCIe against those of other tenants, 1 to 1024: with twice the weight,
     /// twice the bytes while both copy. Default: the weight of its class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -257,6 +263,7 @@ fn example(key: &str) -> Option<&'static str> {
         "memory" => "memory = \"12GiB\"",
         "command" => "command = [\"python\", \"serve.py\"]",
         "slo" => "slo.p99 = \"5ms\" or slo.slowdown = 1.2",
+        "squeezed" => "squeezed.sms = 16 or squeezed.percent = 12",
         "baseline" => "baseline.p99 = \"1.1ms\"",
         "p99" => "slo.p99 = \"5ms\"",
         "slowdown" => "slo.slowdown = 1.2",

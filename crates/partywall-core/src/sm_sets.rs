@@ -29,6 +29,7 @@
 //! - S3: a set that is given back is used again.
 //! - S4: sets that were handed out before are taken over, unless they overlap or lie elsewhere.
 //! - S5: shares become groups.
+//! - S6: a squeezed set lies at the end of the tenant's own, or of the line where it has none.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,6 +69,14 @@ pub enum SmSetError {
         asked: u32,
         /// SMs in groups.
         whole: u32,
+    },
+    /// A part of a tenant's SMs is more than they are.
+    #[error("{asked} SMs were asked for, and there are {own} SMs for it")]
+    Beyond {
+        /// SMs asked for.
+        asked: u32,
+        /// SMs that the tenant has.
+        own: u32,
     },
     /// There is no gap that is long enough.
     #[error("{asked} SMs side by side are not free; {}", free_text(.free))]
@@ -118,6 +127,23 @@ impl Line {
             return Err(SmSetError::TooLarge { asked, whole: self.sms().0 });
         }
         Ok(groups.max(1))
+    }
+}
+
+impl Line {
+    /// The set that is left to a tenant while it is squeezed: the last groups of its own, or of the line where it has all. So best-effort
+    /// tenants without sets keep away from latency-sensitive ones, which have the low end; among each other they share it.
+    ///
+    /// # Errors
+    /// [`SmSetError::Beyond`] for more than the tenant has.
+    pub fn squeezed(self, own: Option<SmSet>, share: Share) -> Result<SmSet, SmSetError> {
+        let own = own.unwrap_or(SmSet { first: 0, groups: self.groups, sms_per_group: self.sms_per_group });
+        let of_own = Self { groups: own.groups, ..self };
+        let groups = of_own.groups_of(share).map_err(|error| match error {
+            SmSetError::TooLarge { asked, whole } => SmSetError::Beyond { asked, own: whole },
+            other => other,
+        })?;
+        Ok(SmSet { first: own.end() - groups, groups, ..own })
     }
 }
 
@@ -285,6 +311,22 @@ mod tests {
         place(&mut sets, 5, be, 40).unwrap();
         place(&mut sets, 6, be, 12).unwrap();
         assert!(place(&mut sets, 7, be, 1).unwrap_err().ends_with("none is"));
+    }
+
+    #[test]
+    fn s6_a_squeezed_set_is_at_the_end_of_what_the_tenant_has() {
+        let squeezed = |own, share| H200.squeezed(own, share).map(|set| set.to_string());
+        let own = Some(SmSet { first: 26, groups: 33, sms_per_group: 2 });
+        assert_eq!(squeezed(None, Share::Sms(SmCount(16))), Ok("SMs 116-131".to_owned()));
+        assert_eq!(squeezed(own, Share::Sms(SmCount(15))), Ok("SMs 102-117".to_owned()));
+        assert_eq!(
+            squeezed(own, Share::Percent(50)),
+            Ok("SMs 86-117".to_owned()),
+            "of its own, rounded down"
+        );
+        assert_eq!(squeezed(own, Share::Percent(100)), Ok("SMs 52-117".to_owned()));
+        let refused = squeezed(own, Share::Sms(SmCount(67))).unwrap_err().to_string();
+        assert_eq!(refused, "67 SMs were asked for, and there are 66 SMs for it");
     }
 
     #[test]

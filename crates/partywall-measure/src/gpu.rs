@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use partywall_core::sm_sets::SmSet;
 use partywall_core::tenant::Class;
 use partywall_core::units::Bytes;
 use partywall_core::wall::Wall;
@@ -12,6 +11,7 @@ use partywall_driver::mps::{Contact, MpsDaemon, MpsOptions};
 use partywall_driver::nvml::Device;
 use partywall_driver::sampler::{GpuSource, PERIOD_MIN, Sampler, Summary};
 use partywall_driver::survey::{Gpu, Survey};
+use partywall_node::tenant::Place as TenantPlace;
 use tempfile::TempDir;
 
 use crate::node::{OwnNode, Preload, Site};
@@ -161,7 +161,9 @@ impl GpuMachine {
 
 /// Why the numbers of SMs of a place do not fit a GPU.
 fn misfit(place: &Place, split: Option<Split>) -> Option<String> {
-    let node = place.node().filter(|node| node.ls_sms.is_some() || node.be_sms.is_some());
+    let squeezes = |node: &NodeSetting| node.launch_options().is_ok_and(|options| options.squeezed.is_some());
+    let divides = |node: &NodeSetting| node.ls_sms.is_some() || node.be_sms.is_some() || squeezes(node);
+    let node = place.node().filter(divides);
     match (&place.setting, node, split) {
         (Setting::Sms(..), _, None) | (_, Some(_), None) => {
             Some("the driver does not split the SMs of this GPU".to_owned())
@@ -253,7 +255,7 @@ impl Machine for Rehearsal {
 struct NoNode;
 
 impl Node for NoNode {
-    fn admit(&mut self, _: &str, _: Class, _: Option<SmSet>) -> Result<BTreeMap<String, String>, String> {
+    fn admit(&mut self, _: &str, _: Class, _: TenantPlace) -> Result<BTreeMap<String, String>, String> {
         Ok(BTreeMap::new())
     }
     fn stands_around(&mut self, _: &str, _: u32) -> Result<(), String> {

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use partywall_core::config::{Restart, WallChoice};
-use partywall_core::sm_sets::SmSet;
 use partywall_core::tenant::{Baseline, Class, Slo, TenantId};
 use partywall_core::units::{Bytes, Nanos};
 use partywall_core::wall::Wall;
@@ -20,7 +19,7 @@ use partywall_node::arbiter::CopyOptions;
 use partywall_node::environment::Wall as Environment;
 use partywall_node::facts::TenantView;
 use partywall_node::registry::{ClientWatch, Options, Registry};
-use partywall_node::tenant::{TenantService as _, TenantSpec, Token, default_weight};
+use partywall_node::tenant::{Place as TenantPlace, TenantService as _, TenantSpec, Token, default_weight};
 use partywall_node::watch::NvmlWatch;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -41,8 +40,18 @@ const REGISTERED_WITHIN: Nanos = Nanos::from_secs(3);
 const LOOK_EVERY: Nanos = Nanos::from_millis(10);
 
 /// What of a tenant's facts is counted over a run: whole numbers that only grow.
-const COUNTED: [&str; 6] =
-    ["launches", "graph_launches", "graphs_cut", "graphs_whole", "late_packets", "processes_refused"];
+const COUNTED: [&str; 10] = [
+    "launches",
+    "graph_launches",
+    "graphs_cut",
+    "graphs_whole",
+    "graphs_unsqueezed",
+    "squeezed_launches",
+    "unsqueezed_launches",
+    "resizes",
+    "late_packets",
+    "processes_refused",
+];
 
 /// What stands around programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,7 +153,7 @@ impl Node for OwnNode {
         &mut self,
         name: &str,
         class: Class,
-        sms: Option<SmSet>,
+        TenantPlace { sms, squeezed }: TenantPlace,
     ) -> Result<BTreeMap<String, String>, String> {
         if let Some(former) = self.tenants.remove(name) {
             self.registry.remove_tenant(former);
@@ -164,6 +173,8 @@ impl Node for OwnNode {
             restart: Restart::Never,
             share: None,
             sms,
+            squeezed: None,
+            squeezed_sms: squeezed,
             token,
         };
         self.registry.add_tenant(&spec).map_err(|error| format!("{name}: {error}"))?;
@@ -193,6 +204,7 @@ fn facts(view: &TenantView) -> NodeRecord {
     let mut counted: BTreeMap<String, u64> =
         COUNTED.iter().filter_map(|&name| Some((name.to_owned(), all.get(name)?.as_u64()?))).collect();
     counted.insert("held_ns".to_owned(), view.held_ns.0);
+    counted.insert("longest_resize_ns".to_owned(), view.longest_resize_ns.0);
     counted.insert("memory_refusals".to_owned(), view.memory.refusals);
     NodeRecord {
         tenant: view.name.clone(),

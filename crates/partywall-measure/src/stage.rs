@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use partywall_core::sm_sets::SmSet;
-use partywall_core::tenant::Class;
+use partywall_core::sm_sets::{self, SmSet};
+use partywall_core::tenant::{Class, Share};
 use partywall_core::wall::Wall;
 use partywall_driver::mps::Contact;
+use partywall_node::tenant::Place as TenantPlace;
 
 use crate::plan::{NodeSetting, Place, Plan, Pretend, Program, Setting, Tenant};
 use crate::protocol::{FromTenant, Line, Ready, SM_GROUPS, ToTenant};
@@ -92,6 +93,14 @@ pub trait Mps {
     fn stop(self: Box<Self>) -> Result<(), String>;
 }
 
+/// The SMs that are left to a best-effort tenant while it is squeezed.
+fn squeezed(share: Share, own: Option<SmSet>, split: Option<Split>) -> Result<SmSet, String> {
+    let Some(Split { groups, sms_per_group }) = split else {
+        return Err("this GPU or driver has no Green Contexts".to_owned());
+    };
+    sm_sets::Line { groups, sms_per_group }.squeezed(own, share).map_err(|error| error.to_string())
+}
+
 /// A node around tenants. Dropping it ends it.
 pub trait Node {
     /// Takes in a tenant of this name, in place of an earlier one. What its processes need in their environment.
@@ -102,7 +111,7 @@ pub trait Node {
         &mut self,
         name: &str,
         class: Class,
-        sms: Option<SmSet>,
+        place: TenantPlace,
     ) -> Result<BTreeMap<String, String>, String>;
 
     /// Whether a tenant's process, which has used the GPU, is behind the node's wall.
@@ -514,7 +523,12 @@ impl Stage {
             None => return Err("this GPU or driver has no Green Contexts".to_owned()),
         };
         let low = tenant.class == Class::BestEffort;
-        let mut variables = node.admit(&tenant.name, tenant.class, sets[usize::from(low)])?;
+        let sms = sets[usize::from(low)];
+        let squeezed = match setting.launch_options()?.squeezed.filter(|_| low) {
+            Some(share) => Some(squeezed(share, sms, bench.machine.split())?),
+            None => None,
+        };
+        let mut variables = node.admit(&tenant.name, tenant.class, TenantPlace { sms, squeezed })?;
         if setting.lower {
             variables.insert(CLIENT_PRIORITY.to_owned(), u32::from(low).to_string());
         }

@@ -108,7 +108,7 @@ pub enum OptionsError {
     Part(String),
     /// The same about launches.
     #[error(
-        "`{0}` says nothing about launches; write off, or chunks=2, chunk=100us, launches=16, release=50us, fixed with commas between"
+        "`{0}` says nothing about launches; write off, or chunks=2, chunk=100us, launches=16, release=50us, squeezed=16sms, fixed with commas between"
     )]
     Launches(String),
     /// A value that is none.
@@ -370,7 +370,7 @@ impl Thread {
                 }
                 Command::NoProcess { process } => self.forget(now, process),
                 Command::HoldUntil { at } => self.squeeze.hold_until(now, at),
-                Command::Steer { setting } => self.squeeze.set(setting),
+                Command::Steer { setting } => self.squeeze.set(now, setting),
             }
             self.publish();
         }

@@ -37,6 +37,9 @@ pub struct Attach {
     /// Its share of the SMs.
     #[serde(default)]
     pub share: Option<Share>,
+    /// The SMs that are left to it while it is squeezed.
+    #[serde(default)]
+    pub squeezed: Option<Share>,
     /// What its requests are promised.
     #[serde(default)]
     pub slo: Slo,
@@ -268,6 +271,9 @@ pub struct TenantReport {
     pub share: Option<Share>,
     /// The SMs that it has to itself: positions on the line of groups that the driver splits the GPU into.
     pub sms: Option<SmSet>,
+    /// Those that are left to it while it is squeezed.
+    #[serde(default)]
+    pub squeezed_sms: Option<SmSet>,
     /// The program and its arguments.
     pub command: Vec<String>,
     /// Bytes of its log that could not be written, in this run.

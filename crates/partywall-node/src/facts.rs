@@ -104,6 +104,8 @@ pub struct TenantView {
     pub share: Option<Share>,
     /// The SMs that it has to itself.
     pub sms: Option<SmSet>,
+    /// Those that are left to it while it is squeezed; `None`: it is held instead.
+    pub squeezed_sms: Option<SmSet>,
     /// Whether what was promised to it can be enforced; `None` while none of its processes has said what it uses.
     pub guaranteed: Option<bool>,
     /// Why not, a line each.
@@ -128,8 +130,20 @@ pub struct TenantView {
     pub graphs_cut: u32,
     /// Graphs that cannot be cut: one launch of such a one may keep the device busy for as long as it takes.
     pub graphs_whole: u32,
+    /// Graphs that are held while it is squeezed, although it has a set for that: those that cannot be put onto it.
+    pub graphs_unsqueezed: u32,
     /// Time that launches waited for their turn, summed up over threads.
     pub held_ns: Nanos,
+    /// Launches onto its squeezed set, a piece of a graph being one.
+    pub squeezed_launches: u64,
+    /// Launches that went to its own set while it was squeezed, because they cannot go there.
+    pub unsqueezed_launches: u64,
+    /// How often it was squeezed or let go and launched something after that.
+    pub resizes: u64,
+    /// From the decision to the first launch that followed it, the last time: the longest of its processes.
+    pub resize_ns: Nanos,
+    /// The longest of these since its processes began.
+    pub longest_resize_ns: Nanos,
     /// How often a packet was not through in time.
     pub late_packets: u64,
     /// What it resolved or called of the driver.
@@ -266,6 +280,7 @@ pub(crate) mod tests {
             weight: 8,
             share: None,
             sms: None,
+            squeezed_sms: None,
             guaranteed: Some(false),
             reasons: vec!["1 unknown entry points of the driver: cuFoo".to_owned()],
             promise: Some(promise()),
@@ -282,7 +297,13 @@ pub(crate) mod tests {
             graph_launches: 0,
             graphs_cut: 0,
             graphs_whole: 0,
+            graphs_unsqueezed: 0,
             held_ns: Nanos::ZERO,
+            squeezed_launches: 0,
+            unsqueezed_launches: 0,
+            resizes: 0,
+            resize_ns: Nanos::ZERO,
+            longest_resize_ns: Nanos::ZERO,
             late_packets: 0,
             coverage: CoverageView { unknown: ["cuFoo".to_owned()].into(), ..CoverageView::default() },
             notices: Vec::new(),

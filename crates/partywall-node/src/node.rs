@@ -11,7 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
 use partywall_core::config::WallChoice;
-use partywall_core::tenant::TenantId;
+use partywall_core::tenant::{Share, TenantId};
 use partywall_core::units::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -54,6 +54,8 @@ pub struct Settings {
     pub wall: Option<WallChoice>,
     /// The MPS control program, which some walls take; `None` where there is none.
     pub mps_control: Option<PathBuf>,
+    /// The SMs that are left to best-effort tenants while they are squeezed, unless they say otherwise themselves; `None`: they are held.
+    pub squeezed: Option<Share>,
     /// The id of the simulated GPU that it keeps; `None`: the machine's.
     pub simulated: Option<String>,
     /// When it ends.

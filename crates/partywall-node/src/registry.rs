@@ -34,7 +34,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use partywall_core::config::WallChoice;
-use partywall_core::sm_sets::SmSet;
 use partywall_core::tenant::TenantId;
 use partywall_core::units::Bytes;
 use partywall_shim_api::socket::Listener;
@@ -43,7 +42,7 @@ use crate::arbiter::squeeze::LaunchOptions;
 use crate::arbiter::{Arbiter, CopyOptions};
 use crate::facts::NodeView;
 use crate::leases::{self, Leases};
-use crate::tenant::{FaultFacts, Sign, TenantEvent, TenantFacts, TenantService, TenantSpec};
+use crate::tenant::{FaultFacts, Place, Sign, TenantEvent, TenantFacts, TenantService, TenantSpec};
 use crate::watch::{MemoryWatch, Watcher};
 use attachment::Attaching;
 use contexts::Measuring;
@@ -209,9 +208,9 @@ impl TenantService for Registry {
         }
     }
 
-    fn confine(&mut self, id: TenantId, sms: Option<SmSet>) {
+    fn confine(&mut self, id: TenantId, place: Place) {
         if let Some(tenant) = self.shared.lock().tenants.get_mut(&id) {
-            tenant.spec.sms = sms;
+            (tenant.spec.sms, tenant.spec.squeezed_sms) = (place.sms, place.squeezed);
         }
     }
 

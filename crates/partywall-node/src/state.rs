@@ -149,6 +149,8 @@ mod tests {
             baseline: Baseline::default(),
             share: Some(Share::Percent(60)),
             sms: Some(SmSet { first: 27, groups: 39, sms_per_group: 2 }),
+            squeezed: Some(Share::Percent(10)),
+            squeezed_sms: Some(SmSet { first: 60, groups: 6, sms_per_group: 2 }),
             token: Token::from_bytes([7; 16]),
         };
         let kept = Kept {

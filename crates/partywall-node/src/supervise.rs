@@ -427,6 +427,7 @@ impl Tenant {
             wall,
             share: spec.share,
             sms: spec.sms,
+            squeezed_sms: spec.squeezed_sms,
             command: spec.command.clone(),
             log_bytes_lost: status.map_or(0, |status| status.log_bytes_lost),
             faults: self.kept.faults,

@@ -51,11 +51,32 @@ pub struct TenantSpec {
     /// The SMs that it has to itself, while it is there and its wall gives it some.
     #[serde(default)]
     pub sms: Option<SmSet>,
+    /// The SMs that it asked for while it is squeezed.
+    #[serde(default)]
+    pub squeezed: Option<Share>,
+    /// Those that it has then, a part of its own; without, it is held.
+    #[serde(default)]
+    pub squeezed_sms: Option<SmSet>,
     /// What its processes prove with that they are its own.
     pub token: Token,
 }
 
+/// Where a tenant computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Place {
+    /// The SMs that it has to itself.
+    pub sms: Option<SmSet>,
+    /// Those that are left to it while it is squeezed.
+    pub squeezed: Option<SmSet>,
+}
+
 impl TenantSpec {
+    /// The same tenant in its place.
+    #[must_use]
+    pub fn placed(self, place: Place) -> Self {
+        Self { sms: place.sms, squeezed_sms: place.squeezed, ..self }
+    }
+
     /// The tenant that `config` describes, with the number and the token that the node chose.
     pub fn from_config(config: &TenantConfig, id: TenantId, token: Token) -> Self {
         Self {
@@ -71,6 +92,8 @@ impl TenantSpec {
             baseline: config.baseline,
             share: config.share,
             sms: None,
+            squeezed: config.squeezed,
+            squeezed_sms: None,
             token,
         }
     }
@@ -247,7 +270,7 @@ pub trait TenantService {
     fn sms_problem(&mut self, id: TenantId, problem: Option<String>);
 
     /// A tenant of which nothing runs is about to be started on other SMs than before.
-    fn confine(&mut self, id: TenantId, sms: Option<SmSet>);
+    fn confine(&mut self, id: TenantId, place: Place);
 
     /// The wall does not stand any more for processes that are there; if it was `rebuilt`, it does for those that come.
     fn wall_fell(&mut self, why: &str, rebuilt: bool);

@@ -298,6 +298,28 @@ impl Walls {
         }
     }
 
+    /// The SMs that are left to a tenant while it is squeezed, of those that it has.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where it has fewer, or the wall has no sets.
+    pub(crate) fn squeezed(
+        &self,
+        name: &str,
+        sms: Option<SmSet>,
+        share: Option<Share>,
+    ) -> Result<Option<SmSet>, Error> {
+        let Some(share) = share else { return Ok(None) };
+        let refused = |text: String| Error::Refused(format!("{name}: {text}"));
+        let Some(sets) = &self.sets else {
+            let why = match self.device.as_ref().map(|device| &device.line) {
+                Some(Err(why)) => why.clone(),
+                _ => format!("behind the wall `{}` nobody is squeezed", self.choice),
+            };
+            return Err(refused(format!("it cannot be squeezed: {why}")));
+        };
+        sets.line().squeezed(sms, share).map(Some).map_err(|error| refused(format!("squeezed: {error}")))
+    }
+
     /// Takes over the place of a tenant that is there already.
     ///
     /// # Errors
@@ -440,6 +462,22 @@ mod tests {
         let refused = walls.check("a", Some(Share::Percent(50))).unwrap_err().to_string();
         assert_eq!(refused, "a: a share of the SMs cannot be kept here: the GPU was not looked at");
         walls.check("a", None).unwrap();
+    }
+
+    #[test]
+    fn a_tenant_is_squeezed_within_what_it_has_where_there_are_sets() {
+        let share = Some(Share::Sms(SmCount(16)));
+        let set = SmSet { first: 20, groups: 10, sms_per_group: 2 };
+        let own = Some(set);
+        let sets = walls(PARTYWALL);
+        assert_eq!(sets.squeezed("a", own, None).unwrap(), None);
+        assert_eq!(sets.squeezed("a", own, share).unwrap().unwrap().to_string(), "SMs 44-59");
+        assert_eq!(sets.squeezed("a", None, share).unwrap().unwrap().to_string(), "SMs 116-131");
+        let refused = walls(MPS).squeezed("a", None, share).unwrap_err().to_string();
+        assert_eq!(refused, "a: it cannot be squeezed: behind the wall `mps` nobody is squeezed");
+        let small = Some(SmSet { groups: 4, ..set });
+        let refused = sets.squeezed("a", small, share).unwrap_err().to_string();
+        assert_eq!(refused, "a: squeezed: 16 SMs were asked for, and there are 8 SMs for it");
     }
 
     #[test]

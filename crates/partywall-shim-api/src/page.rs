@@ -59,6 +59,9 @@ pub const MEASURING_LIMIT_NS: u64 = 12_000_000_000;
 /// [`NodeSide::hold`] while the node measures what latency-sensitive neighbours take alone.
 pub const HOLD_MEASURING: u32 = 2;
 
+/// [`NodeSide::hold`] while the process is to launch onto its squeezed set alone ([`Header::squeezed`]); what cannot be, it holds.
+pub const HOLD_SQUEEZED: u32 = 3;
+
 /// Who the page belongs to. Written by the node before the tenant gets the page, and never after.
 #[derive(Debug)]
 #[repr(C)]
@@ -77,8 +80,8 @@ pub struct Header {
     pub class: AtomicU32,
     /// The SMs of the tenant's Green Contexts, see [`SmSet`]: the first group, how many, and the SMs of each.
     pub sm_set: [AtomicU32; 3],
-    /// So that what follows begins at a multiple of eight.
-    pub reserved: AtomicU32,
+    /// The SMs that are left to a best-effort tenant while it is squeezed, in the same way: a part of its own set, where it has one.
+    pub squeezed: [AtomicU32; 3],
 }
 
 /// Where a tenant computes: neighbouring groups of the one split of the device's SMs into groups of equal size that every process makes
@@ -96,8 +99,31 @@ pub struct SmSet {
 impl Header {
     /// Where the tenant computes; `None`: anywhere.
     pub fn sm_set(&self) -> Option<SmSet> {
-        let [first, groups, sms_per_group] = [0, 1, 2].map(|at| self.sm_set[at].load(Ordering::Relaxed));
-        (groups != 0).then_some(SmSet { first, groups, sms_per_group })
+        SmSet::read(&self.sm_set)
+    }
+
+    /// Where it computes while it is squeezed; `None`: it is held instead.
+    pub fn squeezed(&self) -> Option<SmSet> {
+        SmSet::read(&self.squeezed)
+    }
+
+    /// For the node, before the tenant gets the page.
+    pub fn set_squeezed(&self, set: SmSet) {
+        set.write(&self.squeezed);
+    }
+}
+
+impl SmSet {
+    fn read(words: &[AtomicU32; 3]) -> Option<Self> {
+        let [first, groups, sms_per_group] = [0, 1, 2].map(|at| words[at].load(Ordering::Relaxed));
+        (groups != 0).then_some(Self { first, groups, sms_per_group })
+    }
+
+    fn write(self, words: &[AtomicU32; 3]) {
+        let Self { first, groups, sms_per_group } = self;
+        for (word, value) in words.iter().zip([first, groups, sms_per_group]) {
+            word.store(value, Ordering::Relaxed);
+        }
     }
 }
 
@@ -170,7 +196,10 @@ pub struct NodeSide {
     /// How long the device is to be busy with a chunk: the shim puts as many launches in one, and at least one.
     pub chunk_ns: AtomicU32,
     /// 1 while a best-effort process is to launch nothing: a latency-sensitive neighbour is active. [`HOLD_MEASURING`]: for longer.
+    /// [`HOLD_SQUEEZED`]: only onto its squeezed set.
     pub hold: AtomicU32,
+    /// When [`NodeSide::hold`] was last changed to or from [`HOLD_SQUEEZED`]. Written before it.
+    pub resized_ns: AtomicU64,
 }
 
 /// Copies of one direction, as the shim counts them. All since the page was made.
@@ -247,6 +276,18 @@ pub struct ShimSide {
     pub fault_ns: AtomicU64,
     /// Which error that was, as the driver numbers them. Written after [`ShimSide::fault_ns`].
     pub fault_code: AtomicU32,
+    /// Graphs that are held while the process is squeezed, although it has a set for that: those that cannot be put onto it.
+    pub graphs_unsqueezed: AtomicU32,
+    /// Launches, also of graphs in pieces, onto the squeezed set.
+    pub squeezed_launches: AtomicU64,
+    /// Launches that could not go there while the process was squeezed, and went to its own set.
+    pub unsqueezed_launches: AtomicU64,
+    /// How often a launch was the first after [`NodeSide::resized_ns`] had changed.
+    pub resizes: AtomicU64,
+    /// How long after it that was, the last time.
+    pub resize_ns: AtomicU64,
+    /// The longest of these since the node last stored 0 here.
+    pub longest_resize_ns: AtomicU64,
 }
 
 /// What a latency-sensitive process's requests took: from the first launch after it was drained to when it was drained again. The last
@@ -377,10 +418,7 @@ impl Mapped {
         header.generation.store(generation, Ordering::Relaxed);
         header.tenant.store(tenant, Ordering::Relaxed);
         header.class.store(class, Ordering::Relaxed);
-        let SmSet { first, groups, sms_per_group } = sms.unwrap_or_default();
-        for (word, value) in header.sm_set.iter().zip([first, groups, sms_per_group]) {
-            word.store(value, Ordering::Relaxed);
-        }
+        sms.unwrap_or_default().write(&header.sm_set);
         header.magic.store(MAGIC, Ordering::Release);
         Ok((page, file))
     }

@@ -2,7 +2,7 @@
 //!
 //! This is the way that must cost nothing: one addition to a counter, a question to the page, and the call. Variants for the default
 //! stream of each thread count the same. Only where the node decides about launches there is more: those of best-effort
-//! processes go through a turnstile ([`turnstile`]), their graphs in pieces ([`pieces`]), and latency-sensitive ones say that they are at
+//! processes go through a turnstile ([`turnstile`]), their graphs in pieces ([`pieces`]), onto fewer SMs while they are squeezed ([`squeezed`]), and latency-sensitive ones say that they are at
 //! work ([`busy`]).
 #![allow(non_snake_case, reason = "the names are the driver's")]
 
@@ -15,6 +15,7 @@ use partywall_shim_api::page::Page;
 use crate::copies::{LEGACY, PER_THREAD, Stream, meant};
 use crate::hooks::{Hook, hooks};
 use crate::process::page;
+use crate::sms;
 use crate::sys::{CUfunction, CUresult, CUstream};
 
 pub(crate) mod busy;
@@ -23,15 +24,27 @@ mod chunks;
 mod cut;
 mod order;
 mod pieces;
+mod squeezed;
 mod turnstile;
 pub(crate) mod within;
 
 pub(crate) use pieces::{forget, instantiated};
+use squeezed::{Configuration, Into};
+use turnstile::Way;
+
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`, of launches and of nodes.
+const COOPERATIVE: c_uint = 2;
 
 /// In a child after `fork`.
 pub(crate) fn forked() {
     busy::forked();
     pieces::forked();
+    squeezed::forget_all();
+}
+
+/// The context of the squeezed set is about to go.
+pub(crate) fn squeezed_resets() {
+    squeezed::forget_all();
 }
 
 /// The process has registered, for the first time or again.
@@ -50,7 +63,8 @@ pub(crate) fn launch_graph(
         let call = |exec| call(ptr::with_exposed_provenance_mut(exec));
         return pieces::launch(exec.expose_provenance(), stream(), call);
     }
-    if is_decided() { decided(stream, true, || call(exec)) } else { call(exec) }
+    let whole = || Way { is_whole: true, can_be_squeezed: false };
+    if is_decided() { decided(stream, whole, |_| call(exec)) } else { call(exec) }
 }
 
 /// Whether the node decides about launches.
@@ -59,27 +73,92 @@ fn is_decided() -> bool {
     page().node.chunks_max.load(Ordering::Relaxed) != 0
 }
 
-/// Launches through `call`, as the node decides. `is_whole`: a graph, of any number of kernels.
-fn decided(stream: impl FnOnce() -> Stream, is_whole: bool, call: impl FnOnce() -> CUresult) -> CUresult {
+/// Launches through `call`, as the node decides. It gets whether the process is squeezed.
+fn decided(
+    stream: impl FnOnce() -> Stream,
+    way: impl FnOnce() -> Way,
+    call: impl FnOnce(bool) -> CUresult,
+) -> CUresult {
     let page = page();
     if page.header.class.load(Ordering::Relaxed) == 0 {
         busy::launched(page, stream());
-        call()
+        call(false)
     } else {
-        turnstile::pass(page, stream(), is_whole, call)
+        turnstile::pass(page, stream(), way(), call)
     }
 }
 
-/// The first fields of `CUlaunchConfig` in cuda.h.
-#[repr(C)]
-struct Configuration {
-    sizes: [c_uint; 7],
-    stream: CUstream,
+/// Launches a kernel through `call`, or `into` a stream of the squeezed set, as the node decides.
+fn kernel(stream: Stream, into: Option<Into<'_>>, call: impl Fn() -> CUresult) -> CUresult {
+    let way = || Way { is_whole: false, can_be_squeezed: sms::squeezed().is_some() };
+    let goes = |is_squeezed| {
+        if is_squeezed { squeezed::launch(page(), stream, into, &call) } else { call() }
+    };
+    decided(|| stream, way, goes)
 }
+
+/// The argument of a launch that says into which stream it goes; of one that goes as it is, any other.
+trait Target: Copy {
+    /// Where it is kept what the argument points to.
+    type Room: Default;
+
+    /// Whether the launch can go into another stream.
+    fn is_movable(self) -> bool;
+
+    /// The same with another stream.
+    fn moved(self, stream: CUstream, room: &mut Self::Room) -> Self;
+}
+
+impl Target for CUstream {
+    type Room = ();
+
+    fn is_movable(self) -> bool {
+        true
+    }
+
+    fn moved(self, stream: CUstream, _room: &mut ()) -> Self {
+        stream
+    }
+}
+
+impl Target for *const c_void {
+    type Room = Option<Configuration>;
+
+    fn is_movable(self) -> bool {
+        // SAFETY: null or the program's configuration, which the driver is about to read.
+        let configuration = unsafe { self.cast::<Configuration>().as_ref() };
+        configuration.is_some_and(|configuration| !configuration.is_cooperative())
+    }
+
+    fn moved(self, stream: CUstream, room: &mut Option<Configuration>) -> Self {
+        // SAFETY: as above.
+        let Some(configuration) = (unsafe { self.cast::<Configuration>().as_ref() }) else { return self };
+        ptr::from_ref(room.insert(configuration.into_stream(stream))).cast()
+    }
+}
+
+/// Makes targets of what says no stream.
+macro_rules! immovable {
+    ($($type:ty)*) => { $(
+        impl Target for $type {
+            type Room = ();
+
+            fn is_movable(self) -> bool {
+                false
+            }
+
+            fn moved(self, _stream: CUstream, _room: &mut ()) -> Self {
+                self
+            }
+        }
+    )* };
+}
+
+immovable! { CUfunction *mut c_void }
 
 /// Makes hooks that add one to a counter of the page and call the real function.
 macro_rules! counted {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) in $stream:expr;)*) => {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) in $stream:expr, moved by $target:ident;)*) => {
         mod real {
             use super::{CUfunction, CUstream, c_int, c_uint, c_void};
             crate::real::functions! { $(fn $name($($argument: $type),*);)* }
@@ -95,7 +174,15 @@ macro_rules! counted {
                 #[allow(clippy::too_many_arguments, reason = "the prototype is the driver's")]
                 unsafe extern "C" fn in_turn($($argument: $type),*) -> CUresult {
                     // SAFETY: as below.
-                    decided(|| $stream, false, || unsafe { real::$name($($argument),*) })
+                    let call = || unsafe { real::$name($($argument),*) };
+                    let is_movable = $target.is_movable();
+                    let into = |other| {
+                        let mut room = Default::default();
+                        let $target = $target.moved(other, &mut room);
+                        // SAFETY: as below, into a stream of ours.
+                        unsafe { real::$name($($argument),*) }
+                    };
+                    kernel($stream, is_movable.then_some(&into), call)
                 }
                 page().shim.launches.fetch_add(1, Ordering::Relaxed);
                 if is_decided() {
@@ -116,33 +203,33 @@ counted! {
     fn cuLaunchKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) in meant(stream, LEGACY);
+    ) in meant(stream, LEGACY), moved by stream;
     fn cuLaunchKernel_ptsz(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) in meant(stream, PER_THREAD);
+    ) in meant(stream, PER_THREAD), moved by stream;
     fn cuLaunchKernelEx(
         configuration: *const c_void, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
     ) in
         // SAFETY: the program's configuration, which the driver is about to read.
-        unsafe { configured(configuration, LEGACY) };
+        unsafe { configured(configuration, LEGACY) }, moved by configuration;
     fn cuLaunchKernelEx_ptsz(
         configuration: *const c_void, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
     ) in
         // SAFETY: the program's configuration, which the driver is about to read.
-        unsafe { configured(configuration, PER_THREAD) };
+        unsafe { configured(configuration, PER_THREAD) }, moved by configuration;
     fn cuLaunchCooperativeKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    ) in meant(stream, LEGACY);
+    ) in meant(stream, LEGACY), moved by function;
     fn cuLaunchCooperativeKernel_ptsz(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    ) in meant(stream, PER_THREAD);
-    fn cuLaunchCooperativeKernelMultiDevice(launches: *mut c_void, devices: c_uint, flags: c_uint) in LEGACY;
-    fn cuLaunch(function: CUfunction) in LEGACY;
-    fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int) in LEGACY;
-    fn cuLaunchGridAsync(function: CUfunction, width: c_int, height: c_int, stream: CUstream) in meant(stream, LEGACY);
+    ) in meant(stream, PER_THREAD), moved by function;
+    fn cuLaunchCooperativeKernelMultiDevice(launches: *mut c_void, devices: c_uint, flags: c_uint) in LEGACY, moved by launches;
+    fn cuLaunch(function: CUfunction) in LEGACY, moved by function;
+    fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int) in LEGACY, moved by function;
+    fn cuLaunchGridAsync(function: CUfunction, width: c_int, height: c_int, stream: CUstream) in meant(stream, LEGACY), moved by stream;
 }
 
 /// The stream of a configuration.

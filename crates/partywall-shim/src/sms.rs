@@ -21,6 +21,9 @@
 //! A program that launches a cooperative kernel of a block for each SM is refused by the driver, with an error that says so. Who
 //! asks for the SMs of the context (`cuCtxGetDevResource`) is told the tenant's.
 //!
+//! A best-effort tenant may have a second set besides, the *squeezed* one, a part of the first: another green context, which is never made
+//! current for the program. What is launched onto it is [`crate::launch`]'s business.
+//!
 //! A context that a program makes for itself is no view of the primary one and cannot be confined. A program that divides SMs itself
 //! could leave its own. Both are refused to confined tenants, with a line on standard error.
 //!
@@ -33,11 +36,14 @@
 //!   refused, and the program does not compute.
 //! - S4: the primary context is reset: its green context goes first, and the next one gets a new one.
 //! - S5: a child after `fork` begins anew.
+//! - S6: the squeezed set cannot be had: the process computes, and is held where it would be squeezed.
 #![allow(non_snake_case, reason = "the names are the driver's")]
 
 use std::ffi::{c_uint, c_ulonglong, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use partywall_shim_api::page::SmSet;
 
 use crate::hooks::{Hook, hooks};
 use crate::process::page;
@@ -94,13 +100,81 @@ fn confined() -> Option<&'static Confined> {
     unsafe { CONFINED.load(Ordering::Acquire).as_ref() }
 }
 
+/// The squeezed set, once there is a primary context. Never freed, as [`CONFINED`].
+static SQUEEZED: AtomicPtr<Squeezed> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether it was tried in vain to make it.
+static CANNOT_SQUEEZE: AtomicBool = AtomicBool::new(false);
+
+/// A green context over fewer SMs than the tenant has otherwise.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Squeezed {
+    view: Confined,
+    set: SmSet,
+}
+
+/// That of this process, if it has one and that is the one which the page says.
+pub(crate) fn squeezed() -> Option<&'static Squeezed> {
+    // SAFETY: null, or what `prepare_squeezed` leaked.
+    let squeezed = unsafe { SQUEEZED.load(Ordering::Acquire).as_ref() }?;
+    (page().header.squeezed() == Some(squeezed.set)).then_some(squeezed)
+}
+
+impl Squeezed {
+    /// Whether the calling thread uses the primary context that this is a view of.
+    pub(crate) fn is_of_current(&self) -> bool {
+        outer(current()) == self.view.primary
+    }
+
+    /// A new stream in it.
+    pub(crate) fn stream(&self) -> Option<CUstream> {
+        green::stream(self.view)
+    }
+
+    /// Does something while it is current; `None` where that cannot be. It gets the context.
+    pub(crate) fn within<T>(&self, work: impl FnOnce(usize) -> T) -> Option<T> {
+        green::within(self.view.green, || work(self.view.green.expose_provenance())).ok()
+    }
+}
+
 /// In a child after `fork`: it has no contexts.
 pub(crate) fn forked() {
     CONFINED.store(ptr::null_mut(), Ordering::Release);
+    SQUEEZED.store(ptr::null_mut(), Ordering::Release);
+    CANNOT_SQUEEZE.store(false, Ordering::Relaxed);
 }
 
 /// The program is about to get a primary context. An error stands in for the context: without its SMs a tenant does not compute.
 pub(crate) fn primary_retained(device: CUdevice, primary: *mut c_void) -> Result<(), CUresult> {
+    confine(device, primary)?;
+    prepare_squeezed(device, primary);
+    Ok(())
+}
+
+/// Makes the green context of the squeezed set, where the tenant has one.
+fn prepare_squeezed(device: CUdevice, primary: *mut c_void) {
+    let Some(set) = page().header.squeezed() else { return };
+    let is_there = || !SQUEEZED.load(Ordering::Acquire).is_null();
+    if is_there() || CANNOT_SQUEEZE.load(Ordering::Relaxed) {
+        return;
+    }
+    let view = match green::make(device, primary, set) {
+        Ok(view) => view,
+        Err(refusal) => {
+            CANNOT_SQUEEZE.store(true, Ordering::Relaxed);
+            say(&format!("the squeezed SMs cannot be had, so launches are held instead: {refusal}"));
+            return;
+        }
+    };
+    let made = Box::into_raw(Box::new(Squeezed { view, set }));
+    let first = SQUEEZED.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+    if first.is_err() {
+        // SAFETY: made above, and nobody else has seen it.
+        green::destroy(unsafe { *Box::from_raw(made) }.view);
+    }
+}
+
+fn confine(device: CUdevice, primary: *mut c_void) -> Result<(), CUresult> {
     let Some(set) = page().header.sm_set() else { return Ok(()) };
     if let Some(confined) = confined() {
         return if confined.primary == primary {
@@ -125,6 +199,7 @@ pub(crate) fn primary_retained(device: CUdevice, primary: *mut c_void) -> Result
 
 /// The primary context is about to be reset.
 pub(crate) fn primary_resets(primary: Option<u64>) {
+    squeezed_resets(primary);
     let confined = CONFINED.load(Ordering::Acquire);
     // SAFETY: as in `confined`.
     let Some(&found) = (unsafe { confined.as_ref() }) else { return };
@@ -133,6 +208,19 @@ pub(crate) fn primary_resets(primary: Option<u64>) {
         || CONFINED.compare_exchange(confined, ptr::null_mut(), Ordering::AcqRel, Ordering::Acquire).is_ok();
     if is_it && taken() {
         green::destroy(found);
+    }
+}
+
+fn squeezed_resets(primary: Option<u64>) {
+    let squeezed = SQUEEZED.load(Ordering::Acquire);
+    // SAFETY: as in `squeezed`.
+    let Some(&found) = (unsafe { squeezed.as_ref() }) else { return };
+    let is_it = primary == Some(found.view.primary.addr() as u64);
+    let taken =
+        || SQUEEZED.compare_exchange(squeezed, ptr::null_mut(), Ordering::AcqRel, Ordering::Acquire).is_ok();
+    if is_it && taken() {
+        crate::launch::squeezed_resets();
+        green::destroy(found.view);
     }
 }
 
@@ -147,18 +235,20 @@ pub(crate) fn refuses(what: &str) -> bool {
 
 /// Waits through `wait` for the current context, or for that of the argument, and for the other view of it.
 pub(crate) fn synchronize(context: Option<CUcontext>, wait: impl Fn() -> CUresult) -> CUresult {
-    let Some(confined) = confined() else { return wait() };
-    let context = context.unwrap_or_else(current);
-    if context != confined.primary && context != confined.green {
+    let (confined, squeezed) = (confined(), squeezed());
+    let primary =
+        confined.map(|confined| confined.primary).or(squeezed.map(|squeezed| squeezed.view.primary));
+    let Some(primary) = primary else { return wait() };
+    if outer(context.unwrap_or_else(current)) != primary {
         return wait();
     }
-    for view in [confined.green, confined.primary] {
-        let result = green::synchronize(view);
-        if result != CUresult::SUCCESS {
-            return result;
-        }
-    }
-    CUresult::SUCCESS
+    let views = [
+        squeezed.map(|squeezed| squeezed.view.green),
+        confined.map(|confined| confined.green),
+        Some(primary),
+    ];
+    let waited = views.into_iter().flatten().map(green::synchronize);
+    waited.fold(CUresult::SUCCESS, |first, result| if first == CUresult::SUCCESS { result } else { first })
 }
 
 fn current() -> CUcontext {

@@ -100,19 +100,31 @@ impl Checker<'_> {
             let message = "a tenant without GPU memory cannot run".to_owned();
             self.report_value(index, &[Step::Key("memory")], message);
         }
-        match tenant.share {
-            Some(Share::Sms(SmCount(0))) => {
-                let path = [Step::Key("share"), Step::Key("sms")];
-                self.report_value(index, &path, "a tenant without SMs cannot run".to_owned());
-            }
-            Some(Share::Percent(percent)) if !(1..=100).contains(&percent) => {
-                let path = [Step::Key("share"), Step::Key("percent")];
-                self.report_value(index, &path, format!("{percent} is no percentage of the SMs"));
-            }
-            _ => {}
+        for (key, share) in [("share", tenant.share), ("squeezed", tenant.squeezed)] {
+            self.share(index, key, share);
+        }
+        if tenant.squeezed.is_some() && tenant.class == Class::LatencySensitive {
+            let span = self.found.places().key(&in_tenant(index, &[Step::Key("squeezed")]));
+            let message = "a latency-sensitive tenant is never squeezed".to_owned();
+            let help = "remove it, or write class = \"best-effort\"".to_owned();
+            self.found.report(span, message, help);
         }
         if let Some(weight) = tenant.weight.filter(|weight| !(1..=MAX_WEIGHT).contains(weight)) {
             self.report_value(index, &[Step::Key("weight")], format!("the weight {weight} is out of range"));
+        }
+    }
+
+    fn share(&mut self, index: usize, key: &str, share: Option<Share>) {
+        match share {
+            Some(Share::Sms(SmCount(0))) => {
+                let path = [Step::Key(key), Step::Key("sms")];
+                self.report_value(index, &path, "a tenant without SMs cannot run".to_owned());
+            }
+            Some(Share::Percent(percent)) if !(1..=100).contains(&percent) => {
+                let path = [Step::Key(key), Step::Key("percent")];
+                self.report_value(index, &path, format!("{percent} is no percentage of the SMs"));
+            }
+            _ => {}
         }
     }
 

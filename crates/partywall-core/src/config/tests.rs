@@ -97,8 +97,7 @@ fn an_unknown_class_is_shown_with_the_two_classes() {
 
 #[test]
 fn unknown_keys_are_shown_with_the_nearest() {
-    let known =
-        "`name`, `class`, `memory`, `command`, `slo`, `baseline`, `share`, `weight`, `env`, `restart`";
+    let known = "`name`, `class`, `memory`, `command`, `slo`, `baseline`, `share`, `squeezed`, `weight`, `env`, `restart`";
     let help = format!("did you mean `restart`? Known: {known}");
     check_line("restrat = \"never\"", 1, "unknown key `restrat`", &help);
     check_line("slo.p999 = \"1s\"", 5, "unknown key `p999`", "did you mean `p99`? Known: `p99`, `slowdown`");
@@ -173,6 +172,8 @@ fn values_that_make_no_sense_are_refused() {
     check_line("share.percent = 0", 17, "0 is no percentage of the SMs", &write("percent"));
     check_line("share.percent = 101", 17, "101 is no percentage of the SMs", &write("percent"));
     check_line("share = { sms = 0 }", 17, "a tenant without SMs cannot run", &write("sms"));
+    let squeezed = "a latency-sensitive tenant is never squeezed";
+    check_line("squeezed.sms = 16", 1, squeezed, "remove it, or write class = \"best-effort\"");
     check_line("weight = 0", 10, "the weight 0 is out of range", &write("weight"));
     check_line("weight = 1025", 10, "the weight 1025 is out of range", &write("weight"));
     check_line("slo.p99 = \"0s\"", 11, "no request completes within no time", &write("p99"));
@@ -254,7 +255,7 @@ fn the_schema_names_every_key_and_every_value() {
     collect(&parsed, &mut keys, &mut values);
     let expected = [
         "gpu", "select", "wall", "tenant", "name", "class", "memory", "command", "slo", "p99", "slowdown",
-        "baseline", "share", "sms", "percent", "weight", "env", "restart",
+        "baseline", "share", "squeezed", "sms", "percent", "weight", "env", "restart",
     ];
     for key in expected {
         assert!(keys.iter().any(|(name, _)| name == key), "{key} is not in the schema");
@@ -339,6 +340,7 @@ fn any_config() -> impl Strategy<Value = Config> {
             command,
             slo,
             baseline: Baseline { p99: slo.p99 },
+            squeezed: share.filter(|_| slo == Slo::default()),
             share,
             weight,
             env,

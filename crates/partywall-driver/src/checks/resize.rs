@@ -19,7 +19,6 @@ use crate::graph::Graph;
 use crate::green::GreenContext;
 use crate::kernels::Part;
 use crate::memory::DeviceBuffer;
-use crate::module::Function;
 use crate::stream::Stream;
 use crate::sys::{
     Api, CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING, CUcontext, CUevent, CUfunction, CUgraph,
@@ -461,18 +460,17 @@ impl Sets<'_> {
         stream: CUstream,
         queue: impl FnOnce(&Event) -> Result<(), DriverError>,
     ) -> Result<bool, Problem> {
-        let (context, api) = (self.context(), self.context().api());
-        let first = |stay: &Function, places: &mut [*mut c_void; 3]| {
-            let _current = context.push(of)?;
-            launch(api, stay.raw(), stream, 1, places.as_mut_ptr())
+        let hold = |stay: CUfunction, places: *mut *mut c_void| {
+            let _current = self.context().push(of)?;
+            launch(self.context().api(), stay, stream, 1, places)
         };
-        self.held(first, queue)
+        self.held(hold, queue)
     }
 
-    /// Whether what `queue` queues, with an event behind it, waits for a kernel that stays, which `first` puts somewhere.
+    /// As [`Sets::holds`], where `hold` launches the kernel with its arguments.
     fn held(
         &self,
-        first: impl FnOnce(&Function, &mut [*mut c_void; 3]) -> Result<(), DriverError>,
+        hold: impl FnOnce(CUfunction, *mut *mut c_void) -> Result<(), DriverError>,
         queue: impl FnOnce(&Event) -> Result<(), DriverError>,
     ) -> Result<bool, Problem> {
         let context = self.context();
@@ -483,7 +481,7 @@ impl Sets<'_> {
         let mut places: [*mut c_void; 3] =
             [(&raw mut at).cast(), (&raw mut go_at).cast(), (&raw mut patience).cast()];
         let held = || -> Result<bool, DriverError> {
-            first(&stay, &mut places)?;
+            hold(stay.raw(), places.as_mut_ptr())?;
             queue(&done)?;
             let through = clock::wait_for(PAUSE, || match done.query() {
                 Ok(false) => None,

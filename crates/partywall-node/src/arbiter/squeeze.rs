@@ -15,6 +15,9 @@
 //! That a process is active is a claim. One that stands for longer than [`LIMIT`] no longer counts until it is taken back: nobody
 //! waits for an answer that long, or the process never looks whether its work is done.
 //!
+//! A tenant that has a *squeezed* set of SMs is squeezed where others are held: it goes on launching, onto these. Whether they are fully held
+//! instead is a matter of the setting: the safer ones do.
+//!
 //! Besides, all of them hold while what latency-sensitive tenants take alone is measured ([`Squeeze::hold_until`]): until a time that has to be
 //! put off again and again, so that nobody is forgotten.
 //!
@@ -27,6 +30,7 @@
 //! - S5: tenants of one class alone: nobody holds.
 //! - S6: something is measured: best-effort processes hold, also those that come, until the time is over.
 //! - S7: the setting changes: who is held, and how long chunks are, changes at once.
+//! - S8: who has a squeezed set is squeezed and not held, unless the setting says so; when that was decided is in its page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -35,9 +39,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use partywall_core::sm_arbiter::{Action, Config, Event, SmArbiter};
-use partywall_core::tenant::{Class, TenantId};
+use partywall_core::tenant::{Class, Share, TenantId};
 use partywall_core::units::Nanos;
-use partywall_shim_api::page::{CHUNKS, HOLD_MEASURING, Mapped};
+use partywall_shim_api::page::{CHUNKS, HOLD_MEASURING, HOLD_SQUEEZED, Mapped};
 use serde::Serialize;
 
 use super::{OptionsError, value};
@@ -49,7 +53,7 @@ mod tests;
 /// How long a process can be active at a time.
 pub const LIMIT: Nanos = Nanos::from_millis(500);
 
-/// Whether launches are decided about, and how, as in `chunks=2,chunk=100us,launches=16,release=50us,fixed`, each part optional, or `off`.
+/// Whether launches are decided about, and how, as in `chunks=2,chunk=100us,launches=16,release=50us,squeezed=16sms,fixed`, each part optional, or `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaunchOptions {
     /// Whether they are at all; otherwise they go straight to the driver, and are counted.
@@ -62,6 +66,8 @@ pub struct LaunchOptions {
     pub launches: u32,
     /// How long latency-sensitive tenants must have been idle before best-effort ones go on.
     pub release: Nanos,
+    /// The SMs that are left to best-effort tenants instead of being held, unless they say otherwise themselves.
+    pub squeezed: Option<Share>,
     /// Whether best-effort tenants are given more or less room ([`Setting`]) as promises allow; otherwise what is said here stays.
     pub steered: bool,
 }
@@ -71,6 +77,8 @@ pub struct LaunchOptions {
 pub struct Setting {
     /// Whether best-effort tenants hold while latency-sensitive ones are active.
     pub hold: bool,
+    /// Whether those of them that have a squeezed set go on there instead.
+    pub squeezed: bool,
     /// How long the device is to be busy with a chunk.
     #[serde(rename = "chunk_ns")]
     pub chunk: Nanos,
@@ -78,7 +86,11 @@ pub struct Setting {
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held = if self.hold { "held for requests" } else { "not held" };
+        let held = match (self.hold, self.squeezed) {
+            (true, true) => "squeezed for requests",
+            (true, false) => "held for requests",
+            (false, _) => "not held",
+        };
         match self.chunk {
             Nanos::ZERO => write!(f, "{held}, chunks of any length"),
             chunk => write!(f, "{held}, chunks of {} us", chunk.0 / 1_000),
@@ -87,19 +99,22 @@ impl fmt::Display for Setting {
 }
 
 impl LaunchOptions {
-    /// What holds at first, and where nobody has a promise.
-    pub const fn setting(&self) -> Setting {
-        Setting { hold: true, chunk: self.chunk }
+    /// What holds at first, and where nobody has a promise. `squeezes`: whether any tenant has a squeezed set.
+    pub const fn setting(&self, squeezes: bool) -> Setting {
+        Setting { hold: true, squeezed: squeezes, chunk: self.chunk }
     }
 
     /// What can be steered to, the safest first: shorter chunks cost a neighbour's request less and the best-effort tenant more;
     /// not to hold at all may be right beside launches that take next to nothing from others.
-    pub fn settings(&self) -> Vec<Setting> {
+    /// Between the two is to squeeze those that can be.
+    pub fn settings(&self, squeezes: bool) -> Vec<Setting> {
         let chunk = self.chunk.0;
-        let held = [chunk / 4, chunk / 2, chunk, chunk.saturating_mul(4)].map(|chunk| (true, chunk));
-        let free = [chunk, chunk.saturating_mul(4)].map(|chunk| (false, chunk));
-        let mut settings: Vec<Setting> =
-            held.into_iter().chain(free).map(|(hold, chunk)| Setting { hold, chunk: Nanos(chunk) }).collect();
+        let held = [chunk / 4, chunk / 2, chunk, chunk.saturating_mul(4)].map(|chunk| (true, false, chunk));
+        let squeezed = [chunk, chunk.saturating_mul(4)].map(|chunk| (true, true, chunk));
+        let free = [chunk, chunk.saturating_mul(4)].map(|chunk| (false, false, chunk));
+        let all = held.into_iter().chain(squeezed.into_iter().filter(|_| squeezes)).chain(free);
+        let setting = |(hold, squeezed, chunk)| Setting { hold, squeezed, chunk: Nanos(chunk) };
+        let mut settings: Vec<Setting> = all.map(setting).collect();
         settings.dedup();
         settings
     }
@@ -113,6 +128,7 @@ impl Default for LaunchOptions {
             chunk: Nanos::from_micros(100),
             launches: 16,
             release: Nanos::from_micros(50),
+            squeezed: None,
             steered: true,
         }
     }
@@ -130,6 +146,7 @@ impl FromStr for LaunchOptions {
                 Some(("chunk", time)) => options.chunk = value(part, time)?,
                 Some(("launches", count)) => options.launches = value(part, count)?,
                 Some(("release", time)) => options.release = value(part, time)?,
+                Some(("squeezed", share)) => options.squeezed = Some(squeezed(part, share)?),
                 None if part == "fixed" => options.steered = false,
                 _ => return Err(OptionsError::Launches(part.to_owned())),
             }
@@ -145,6 +162,12 @@ impl FromStr for LaunchOptions {
         }
         Ok(options)
     }
+}
+
+/// A share, of which a number alone is one of SMs.
+fn squeezed(part: &str, text: &str) -> Result<Share, OptionsError> {
+    let sms = text.parse::<u32>().map(|_| format!("{text}sms"));
+    value(part, sms.as_deref().unwrap_or(text))
 }
 
 #[derive(Debug)]
@@ -179,7 +202,7 @@ impl Squeeze {
     pub fn new(options: LaunchOptions) -> Self {
         Self {
             options,
-            setting: options.setting(),
+            setting: options.setting(options.squeezed.is_some()),
             processes: BTreeMap::new(),
             arbiter: None,
             active: BTreeSet::new(),
@@ -236,23 +259,23 @@ impl Squeeze {
             None => self.holding.clear(),
         }
         self.act();
-        self.tell();
+        self.tell(now);
     }
 
     /// All best-effort processes hold until then, whoever is active.
     pub fn hold_until(&mut self, now: Nanos, at: Nanos) {
         self.measuring = Some(at).filter(|at| *at > now);
-        self.tell();
+        self.tell(now);
     }
 
     /// Best-effort processes have this from now on.
-    pub fn set(&mut self, setting: Setting) {
+    pub fn set(&mut self, now: Nanos, setting: Setting) {
         self.setting = setting;
         let chunk = self.chunk_ns();
         self.processes
             .values()
             .for_each(|process| process.page.node.chunk_ns.store(chunk, Ordering::Relaxed));
-        self.tell();
+        self.tell(now);
     }
 
     fn chunk_ns(&self) -> u32 {
@@ -268,7 +291,7 @@ impl Squeeze {
     pub fn look(&mut self, now: impl Fn() -> Nanos) -> bool {
         if self.measuring.is_some_and(|at| now() >= at) {
             self.measuring = None;
-            self.tell();
+            self.tell(now());
         }
         let Some(arbiter) = &mut self.arbiter else { return false };
         let (mut changed, mut launching) = (false, false);
@@ -309,7 +332,7 @@ impl Squeeze {
             }
             self.active = active;
             if self.act() {
-                self.tell();
+                self.tell(now);
             }
         }
         launching || !self.active.is_empty() || self.wake.is_some()
@@ -329,9 +352,14 @@ impl Squeeze {
         changed
     }
 
-    fn tell(&self) {
+    fn tell(&self, now: Nanos) {
         for process in self.processes.values() {
-            process.page.node.hold.store(self.hold(process), Ordering::Release);
+            let (node, hold) = (&process.page.node, self.hold(process));
+            let before = node.hold.load(Ordering::Relaxed);
+            if before != hold && [before, hold].contains(&HOLD_SQUEEZED) {
+                node.resized_ns.store(now.0, Ordering::Relaxed);
+            }
+            node.hold.store(hold, Ordering::Release);
         }
     }
 
@@ -340,7 +368,11 @@ impl Squeeze {
         match process.class {
             Class::LatencySensitive => 0,
             Class::BestEffort if self.measuring.is_some() => HOLD_MEASURING,
-            Class::BestEffort => u32::from(self.setting.hold && self.holding.contains(&process.tenant)),
+            Class::BestEffort if !self.setting.hold || !self.holding.contains(&process.tenant) => 0,
+            Class::BestEffort if self.setting.squeezed && process.page.header.squeezed().is_some() => {
+                HOLD_SQUEEZED
+            }
+            Class::BestEffort => 1,
         }
     }
 }

@@ -199,6 +199,8 @@ impl Node<'_> {
             restart: Restart::Never,
             share: None,
             sms: Some(set),
+            squeezed: None,
+            squeezed_sms: None,
             token: token()?,
         };
         let owner = self.tenants.iter().find(|tenant| tenant.kept.spec.sms == Some(set));

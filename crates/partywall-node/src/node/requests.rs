@@ -6,7 +6,6 @@ use std::path::Path;
 use partywall_core::config::{MAX_WEIGHT, Restart, TenantConfig, WallChoice, is_tenant_name};
 use partywall_core::diagnostic::{nearest, quoted};
 use partywall_core::restart::BackOff;
-use partywall_core::sm_sets::SmSet;
 use partywall_core::tenant::{Baseline, Class, Share, Slo, TenantId};
 use partywall_core::units::{Bytes, Nanos};
 
@@ -19,7 +18,7 @@ use crate::process::Identity;
 use crate::shepherd::Orders;
 use crate::state::Kept;
 use crate::supervise::Tenant;
-use crate::tenant::{MAX_TENANTS, TenantSpec, Token, default_weight};
+use crate::tenant::{MAX_TENANTS, Place, TenantSpec, Token, default_weight};
 use crate::walls;
 
 /// What the tenants of one [`Request::Up`] have in common.
@@ -30,7 +29,14 @@ struct Common<'r> {
 }
 
 /// What a tenant that is about to be put behind the wall says of itself.
-type Asked<'a> = (&'a str, Class, Option<Share>);
+#[derive(Debug, Clone, Copy)]
+struct Asked<'a> {
+    /// For messages.
+    name: &'a str,
+    class: Class,
+    share: Option<Share>,
+    squeezed: Option<Share>,
+}
 
 impl Node<'_> {
     /// Does what `request` says, and answers, or notes what the answer waits for.
@@ -135,7 +141,8 @@ impl Node<'_> {
                 Some(tenant) if tenant.activity().is_active() => {
                     let spec = &tenant.kept.spec;
                     let described = TenantSpec::from_config(config, spec.id, spec.token);
-                    let same = TenantSpec { sms: spec.sms, ..described } == *spec;
+                    let place = Place { sms: spec.sms, squeezed: spec.squeezed_sms };
+                    let same = described.placed(place) == *spec;
                     if !same || !tenant.kept.wanted {
                         return Err(Error::Refused(format!(
                             "a tenant named {} runs already, and not as described here; `partywall stop {}` first",
@@ -166,9 +173,10 @@ impl Node<'_> {
     /// Adds a tenant that is to be started now, in place of one of its name that has ended.
     fn add(&mut self, config: &TenantConfig, common: &Common<'_>) -> Result<(), Error> {
         let id = self.id();
-        self.placed(id, (&config.name, config.class, config.share), |node, sms| {
-            let spec = TenantSpec { sms, ..TenantSpec::from_config(config, id, token()?) };
-            node.add_placed(spec, common)
+        let asked =
+            Asked { name: &config.name, class: config.class, share: config.share, squeezed: config.squeezed };
+        self.placed(id, asked, |node, place| {
+            node.add_placed(TenantSpec::from_config(config, id, token()?).placed(place), common)
         })
     }
 
@@ -176,15 +184,25 @@ impl Node<'_> {
     fn placed<T>(
         &mut self,
         id: TenantId,
-        (name, class, share): Asked<'_>,
-        add: impl FnOnce(&mut Self, Option<SmSet>) -> Result<T, Error>,
+        asked: Asked<'_>,
+        add: impl FnOnce(&mut Self, Place) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let sms = self.walls.place((id, name), class, share)?;
-        let added = add(self, sms);
+        let place = self.place(id, asked)?;
+        let added = add(self, place);
         if added.is_err() {
             self.walls.free(id);
         }
         added
+    }
+
+    /// A tenant's place behind the wall, which is its own from now on. Best-effort tenants that did not ask may be squeezed as the node says.
+    fn place(&mut self, id: TenantId, asked: Asked<'_>) -> Result<Place, Error> {
+        let Asked { name, class, share, squeezed } = asked;
+        let sms = self.walls.place((id, name), class, share)?;
+        let as_all = self.settings.squeezed.filter(|_| class == Class::BestEffort);
+        let squeezed = self.walls.squeezed(name, sms, squeezed.or(as_all));
+        let squeezed = squeezed.inspect_err(|_| self.walls.free(id))?;
+        Ok(Place { sms, squeezed })
     }
 
     fn add_placed(&mut self, spec: TenantSpec, common: &Common<'_>) -> Result<(), Error> {
@@ -234,15 +252,19 @@ impl Node<'_> {
         if self.tenants.len() >= MAX_TENANTS {
             return Err(Error::Refused(format!("a node keeps at most {MAX_TENANTS} tenants")));
         }
-        self.placed(id, (&name, asked.class, asked.share), |node, sms| {
-            node.attach_placed((id, &name), sms, asked, peer).map(|reply| (reply, name.clone()))
+        if asked.squeezed.is_some() && asked.class == Class::LatencySensitive {
+            return Err(Error::Refused(format!("{name}: a latency-sensitive tenant is never squeezed")));
+        }
+        let wanted = Asked { name: &name, class: asked.class, share: asked.share, squeezed: asked.squeezed };
+        self.placed(id, wanted, |node, place| {
+            node.attach_placed((id, &name), place, asked, peer).map(|reply| (reply, name.clone()))
         })
     }
 
     fn attach_placed(
         &mut self,
         (id, name): (TenantId, &str),
-        sms: Option<SmSet>,
+        place: Place,
         asked: Attach,
         peer: i32,
     ) -> Result<Reply, Error> {
@@ -258,7 +280,9 @@ impl Node<'_> {
             slo: asked.slo,
             baseline: asked.baseline,
             share: asked.share,
-            sms,
+            sms: place.sms,
+            squeezed: asked.squeezed,
+            squeezed_sms: place.squeezed,
             token: token()?,
         };
         let mut variables = self.wall.variables(&spec.token, asked.preload.as_deref());
@@ -302,24 +326,26 @@ impl Node<'_> {
 
     /// Gives tenants that had ended for good their places behind the wall, to all of them or none.
     fn place_again(&mut self, names: &[String]) -> Result<(), Error> {
-        let mut placed = Vec::new();
-        for tenant in self.tenants.iter().filter(|tenant| names.contains(&tenant.kept.spec.name)) {
-            let spec = &tenant.kept.spec;
-            if tenant.activity().is_active() {
-                continue;
-            }
-            match self.walls.place((spec.id, &spec.name), spec.class, spec.share) {
-                Ok(sms) => placed.push((spec.id, sms)),
+        let mut placed: Vec<(TenantId, Place)> = Vec::new();
+        let asked =
+            |tenant: &&Tenant| names.contains(&tenant.kept.spec.name) && !tenant.activity().is_active();
+        let specs: Vec<TenantSpec> =
+            self.tenants.iter().filter(asked).map(|tenant| tenant.kept.spec.clone()).collect();
+        for spec in specs {
+            let asked =
+                Asked { name: &spec.name, class: spec.class, share: spec.share, squeezed: spec.squeezed };
+            match self.place(spec.id, asked) {
+                Ok(place) => placed.push((spec.id, place)),
                 Err(error) => {
                     placed.iter().for_each(|(id, _)| self.walls.free(*id));
                     return Err(error);
                 }
             }
         }
-        for (id, sms) in placed {
-            self.service.confine(id, sms);
+        for (id, place) in placed {
+            self.service.confine(id, place);
             let specs = self.tenants.iter_mut().map(|tenant| &mut tenant.kept.spec);
-            specs.filter(|spec| spec.id == id).for_each(|spec| spec.sms = sms);
+            specs.filter(|spec| spec.id == id).for_each(|spec| *spec = spec.clone().placed(place));
         }
         Ok(())
     }

@@ -129,11 +129,15 @@ impl State {
             return Err(Error::Closed);
         };
         let class = tenant.spec.class;
-        let sms = tenant.spec.sms.map(|set| {
+        let told = |set: partywall_core::sm_sets::SmSet| {
             let partywall_core::sm_sets::SmSet { first, groups, sms_per_group } = set;
             SmSet { first, groups, sms_per_group }
-        });
+        };
+        let sms = tenant.spec.sms.map(told);
         let (page, file) = Mapped::create(self.generation, id.0, u32::from(class == Class::BestEffort), sms)?;
+        if let Some(set) = tenant.spec.squeezed_sms.map(told) {
+            page.header.set_squeezed(set);
+        }
         let system = |what| move |errno: rustix::io::Errno| Error::System { what, source: errno.into() };
         let bell =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("creating a bell"))?;

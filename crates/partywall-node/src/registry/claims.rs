@@ -37,6 +37,9 @@ pub(crate) struct Counters {
     pub(crate) launches: u64,
     pub(crate) graph_launches: u64,
     pub(crate) held_ns: u64,
+    pub(crate) squeezed_launches: u64,
+    pub(crate) unsqueezed_launches: u64,
+    pub(crate) resizes: u64,
     pub(crate) allocations: u64,
     pub(crate) refusals: u64,
 }
@@ -49,8 +52,11 @@ pub(crate) struct Levels {
     pub(crate) memory_by_path: [u64; MEMORY_PATHS],
     /// Entry points: enforced, passed through, refused, unknown.
     pub(crate) covered: [u32; 4],
-    /// Graphs that are launched in pieces, and such that cannot be.
-    pub(crate) graphs: [u32; 2],
+    /// Graphs that are launched in pieces, such that cannot be, and such that are not on the squeezed set.
+    pub(crate) graphs: [u32; 3],
+    /// From a decision about the SMs to the first launch that followed it: the last time, and at most.
+    pub(crate) resize_ns: u64,
+    pub(crate) longest_resize_ns: u64,
 }
 
 /// A process's page as far as it made sense.
@@ -74,6 +80,9 @@ impl Counters {
         sum(&mut self.launches, other.launches);
         sum(&mut self.graph_launches, other.graph_launches);
         sum(&mut self.held_ns, other.held_ns);
+        sum(&mut self.squeezed_launches, other.squeezed_launches);
+        sum(&mut self.unsqueezed_launches, other.unsqueezed_launches);
+        sum(&mut self.resizes, other.resizes);
         sum(&mut self.allocations, other.allocations);
         sum(&mut self.refusals, other.refusals);
     }
@@ -84,8 +93,7 @@ impl Claims {
     pub(crate) fn read(&mut self, page: &Page) -> bool {
         let mut sense = true;
         let shim = &page.shim;
-        let Counters { copies, launches, graph_launches, held_ns, allocations, refusals } =
-            &mut self.counters;
+        let Counters { copies, launches, graph_launches, held_ns, .. } = &mut self.counters;
         for (known, side) in copies.iter_mut().zip(&shim.copies) {
             sense &= grown(&mut known.bytes, &side.done, BYTES);
             sense &= grown(&mut known.copies, &side.copies, EVENTS);
@@ -96,6 +104,11 @@ impl Claims {
         sense &= grown(launches, &shim.launches, EVENTS);
         sense &= grown(graph_launches, &shim.graph_launches, EVENTS);
         sense &= grown(held_ns, &shim.held_ns, WAITED_NS);
+        let Counters { squeezed_launches, unsqueezed_launches, resizes, allocations, refusals, .. } =
+            &mut self.counters;
+        sense &= grown(squeezed_launches, &shim.squeezed_launches, EVENTS);
+        sense &= grown(unsqueezed_launches, &shim.unsqueezed_launches, EVENTS);
+        sense &= grown(resizes, &shim.resizes, EVENTS);
         sense &= grown(allocations, &shim.allocations, EVENTS);
         sense &= grown(refusals, &shim.refusals, EVENTS);
         let levels = &mut self.levels;
@@ -114,7 +127,10 @@ impl Claims {
             *known = if fits { count } else { *known };
         }
         // Any number makes sense: graphs are the program's.
-        levels.graphs = [&shim.graphs_cut, &shim.graphs_whole].map(|count| count.load(Ordering::Relaxed));
+        let graphs = [&shim.graphs_cut, &shim.graphs_whole, &shim.graphs_unsqueezed];
+        levels.graphs = graphs.map(|count| count.load(Ordering::Relaxed));
+        sense &= held(&mut levels.resize_ns, &shim.resize_ns);
+        sense &= held(&mut levels.longest_resize_ns, &shim.longest_resize_ns);
         sense
     }
 }

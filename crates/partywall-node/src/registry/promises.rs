@@ -21,7 +21,7 @@ use partywall_core::units::Nanos;
 use super::requests::{Ended, Requests, Work};
 use super::state::State;
 use super::steering::{Seen, Steering};
-use crate::arbiter::squeeze::LaunchOptions;
+use crate::arbiter::squeeze::{LaunchOptions, Setting};
 use crate::facts::SteeringView;
 use crate::promise::{BreakFacts, Cause, PromiseFacts};
 use crate::tenant::TenantSpec;
@@ -51,11 +51,31 @@ pub(super) struct Promises {
     /// Until when best-effort tenants were last asked to hold.
     held_until: Nanos,
     steering: Steering,
+    launches: LaunchOptions,
+    /// Whether any tenant has, or had, a squeezed set.
+    squeezes: bool,
 }
 
 impl Promises {
     pub(super) fn new(news: Option<Sender<String>>, launches: &LaunchOptions) -> Self {
-        Self { news, steering: Steering::new(launches), ..Self::default() }
+        let squeezes = launches.squeezed.is_some();
+        Self {
+            news,
+            launches: *launches,
+            squeezes,
+            steering: Steering::new(launches, squeezes),
+            ..Self::default()
+        }
+    }
+
+    /// A tenant has a squeezed set. With the first one there are more settings, and what was learnt of the others begins anew; the one that holds
+    /// then.
+    pub(super) fn squeezes(&mut self) -> Option<Setting> {
+        if std::mem::replace(&mut self.squeezes, true) {
+            return None;
+        }
+        self.steering = Steering::new(&self.launches, true);
+        self.steering.view().setting
     }
 
     /// How best-effort tenants are steered.

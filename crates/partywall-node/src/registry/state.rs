@@ -154,6 +154,11 @@ impl State {
         }
         self.tenants.insert(spec.id, Tenant::new(spec.clone(), now));
         self.promises.add_tenant(spec);
+        if spec.squeezed_sms.is_some()
+            && let (Some(setting), Some(arbiter)) = (self.promises.squeezes(), &self.arbiter)
+        {
+            arbiter.steer(setting);
+        }
         // What is not guaranteed to anybody is less now.
         self.dirty.extend(self.tenants.keys());
         self.admit_early(now);

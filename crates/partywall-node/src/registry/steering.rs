@@ -51,16 +51,17 @@ pub(super) struct Steering {
 impl Default for Steering {
     /// Nothing is steered.
     fn default() -> Self {
-        Self::new(&LaunchOptions::default())
+        Self::new(&LaunchOptions::default(), false)
     }
 }
 
 impl Steering {
-    pub(super) fn new(options: &LaunchOptions) -> Self {
-        let settings = options.settings();
-        let without = settings.iter().position(|setting| *setting == options.setting()).unwrap_or(0);
+    /// `squeezes`: whether any tenant has a squeezed set.
+    pub(super) fn new(options: &LaunchOptions, squeezes: bool) -> Self {
+        let (settings, at_first) = (options.settings(squeezes), options.setting(squeezes));
+        let without = settings.iter().position(|setting| *setting == at_first).unwrap_or(0);
         let governor = (options.decided && options.steered).then(|| Governor::new(settings.len(), without));
-        let settings = if governor.is_some() { settings } else { vec![options.setting()] };
+        let settings = if governor.is_some() { settings } else { vec![at_first] };
         Self {
             governor,
             settings,
@@ -157,11 +158,11 @@ mod tests {
 
     #[test]
     fn the_freest_setting_that_keeps_the_promise_is_found() {
-        let (mut steering, mut now) = (Steering::new(&options()), 0);
-        assert_eq!(steering.view().setting, Some(options().setting()));
+        let (mut steering, mut now) = (Steering::new(&options(), false), 0);
+        assert_eq!(steering.view().setting, Some(options().setting(false)));
         assert!(!steering.view().steered);
         let outcomes = go_on(&mut steering, &mut now, 3_000, |setting| !setting.hold);
-        assert_eq!(outcomes[0].setting, Some(options().settings()[0]), "the safest first");
+        assert_eq!(outcomes[0].setting, Some(options().settings(false)[0]), "the safest first");
         let view = steering.view();
         assert!(view.steered && view.setting.is_some_and(|setting| setting.hold), "{view:?}");
         assert!(outcomes.iter().all(|outcome| outcome.news.is_empty()));
@@ -169,19 +170,19 @@ mod tests {
 
     #[test]
     fn what_cannot_be_kept_is_said() {
-        let (mut steering, mut now) = (Steering::new(&options()), 0);
+        let (mut steering, mut now) = (Steering::new(&options(), false), 0);
         let outcomes = go_on(&mut steering, &mut now, 300, |_| true);
         let news: Vec<_> = outcomes.iter().flat_map(|outcome| &outcome.news).collect();
         assert_eq!(news, [&(LS, false)]);
         // The promise is withdrawn: back to what was asked for.
         let outcome = steering.look(Nanos(now), Seen { best_effort: [BE].into(), ..Seen::default() });
-        assert_eq!(outcome.setting, Some(options().setting()));
+        assert_eq!(outcome.setting, Some(options().setting(false)));
         assert!(!steering.view().steered);
     }
 
     #[test]
     fn requests_of_the_time_before_a_change_do_not_count() {
-        let (mut steering, mut now) = (Steering::new(&options()), 0);
+        let (mut steering, mut now) = (Steering::new(&options(), false), 0);
         go_on(&mut steering, &mut now, 1, |_| false);
         for _ in 0..LOOKS {
             assert_eq!(steering.look(Nanos(now), seen(0, 1_000)), Outcome::default());
@@ -192,9 +193,9 @@ mod tests {
     #[test]
     fn what_is_fixed_stays() {
         for options in [LaunchOptions { steered: false, ..options() }, LaunchOptions::default()] {
-            let (mut steering, mut now) = (Steering::new(&options), 0);
+            let (mut steering, mut now) = (Steering::new(&options, false), 0);
             assert_eq!(go_on(&mut steering, &mut now, 100, |_| true), []);
-            assert_eq!(steering.view().setting, Some(options.setting()));
+            assert_eq!(steering.view().setting, Some(options.setting(false)));
         }
     }
 }

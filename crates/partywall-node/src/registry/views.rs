@@ -84,6 +84,9 @@ impl State {
             let of_member = |(_, _, member): (u64, &Connection, &Member)| member.claims.levels.graphs[kind];
             self.members(id).map(of_member).fold(0, u32::saturating_add)
         };
+        let resized = |of: fn(&Levels) -> u64| {
+            Nanos(self.members(id).map(|(_, _, member)| of(&member.claims.levels)).max().unwrap_or(0))
+        };
         TenantView {
             id,
             name: tenant.spec.name.clone(),
@@ -91,6 +94,7 @@ impl State {
             weight: tenant.spec.weight,
             share: tenant.spec.share,
             sms: tenant.spec.sms,
+            squeezed_sms: tenant.spec.squeezed_sms,
             guaranteed,
             reasons,
             promise,
@@ -103,7 +107,13 @@ impl State {
             graph_launches: counters.graph_launches,
             graphs_cut: graphs(0),
             graphs_whole: graphs(1),
+            graphs_unsqueezed: graphs(2),
             held_ns: Nanos(counters.held_ns),
+            squeezed_launches: counters.squeezed_launches,
+            unsqueezed_launches: counters.unsqueezed_launches,
+            resizes: counters.resizes,
+            resize_ns: resized(|levels| levels.resize_ns),
+            longest_resize_ns: resized(|levels| levels.longest_resize_ns),
             late_packets: tenant.ended_late + self.members(id).map(late).sum::<u64>(),
             coverage: tenant.coverage_view(),
             notices: tenant.notices.iter().cloned().collect(),

@@ -4,27 +4,29 @@ use super::*;
 
 /// Whoever changes this changes [`VERSION`]: a shim of yesterday may be running inside a tenant.
 #[test]
-fn the_layout_is_that_of_version_4() {
-    assert_eq!(VERSION, 4);
+fn the_layout_is_that_of_version_5() {
+    assert_eq!(VERSION, 5);
     let at = [
         ("header", offset_of!(Page, header), 0),
         ("header.version", offset_of!(Page, header.version), 8),
         ("header.generation", offset_of!(Page, header.generation), 16),
         ("header.class", offset_of!(Page, header.class), 28),
         ("header.sm_set", offset_of!(Page, header.sm_set), 32),
-        ("node", offset_of!(Page, node), 48),
-        ("node.context_bytes", offset_of!(Page, node.context_bytes), 72),
-        ("node.packet_bytes", offset_of!(Page, node.packet_bytes), 88),
-        ("node.granted", offset_of!(Page, node.granted), 112),
-        ("node.grants", offset_of!(Page, node.grants), 128),
-        ("node.asleep", offset_of!(Page, node.asleep), 132),
-        ("node.others_used_bytes", offset_of!(Page, node.others_used_bytes), 136),
-        ("node.pace", offset_of!(Page, node.pace), 144),
-        ("node.announce", offset_of!(Page, node.announce), 152),
-        ("node.chunks_max", offset_of!(Page, node.chunks_max), 160),
-        ("node.launches_per_chunk", offset_of!(Page, node.launches_per_chunk), 164),
-        ("node.chunk_ns", offset_of!(Page, node.chunk_ns), 168),
-        ("node.hold", offset_of!(Page, node.hold), 172),
+        ("header.squeezed", offset_of!(Page, header.squeezed), 44),
+        ("node", offset_of!(Page, node), 56),
+        ("node.context_bytes", offset_of!(Page, node.context_bytes), 80),
+        ("node.packet_bytes", offset_of!(Page, node.packet_bytes), 96),
+        ("node.granted", offset_of!(Page, node.granted), 120),
+        ("node.grants", offset_of!(Page, node.grants), 136),
+        ("node.asleep", offset_of!(Page, node.asleep), 140),
+        ("node.others_used_bytes", offset_of!(Page, node.others_used_bytes), 144),
+        ("node.pace", offset_of!(Page, node.pace), 152),
+        ("node.announce", offset_of!(Page, node.announce), 160),
+        ("node.chunks_max", offset_of!(Page, node.chunks_max), 168),
+        ("node.launches_per_chunk", offset_of!(Page, node.launches_per_chunk), 172),
+        ("node.chunk_ns", offset_of!(Page, node.chunk_ns), 176),
+        ("node.hold", offset_of!(Page, node.hold), 180),
+        ("node.resized_ns", offset_of!(Page, node.resized_ns), 184),
         ("shim", offset_of!(Page, shim), 192),
         ("shim.copies", offset_of!(Page, shim.0.copies), 208),
         ("shim.launches", offset_of!(Page, shim.0.launches), 320),
@@ -40,11 +42,13 @@ fn the_layout_is_that_of_version_4() {
         ("shim.requests.times", offset_of!(Page, shim.0.requests.times), 752),
         ("shim.fault_ns", offset_of!(Page, shim.0.fault_ns), 4848),
         ("shim.fault_code", offset_of!(Page, shim.0.fault_code), 4856),
+        ("shim.squeezed_launches", offset_of!(Page, shim.0.squeezed_launches), 4864),
+        ("shim.longest_resize_ns", offset_of!(Page, shim.0.longest_resize_ns), 4896),
     ];
     for (name, found, expected) in at {
         assert_eq!(found, expected, "{name}");
     }
-    assert_eq!(size_of::<Page>(), 4864);
+    assert_eq!(size_of::<Page>(), 4928);
 }
 
 #[test]
@@ -91,7 +95,7 @@ fn what_is_no_page_of_this_version_is_refused() {
     let (page, file) = Mapped::create(1, 1, 0, None).unwrap();
     page.header.version.store(VERSION + 1, Ordering::Relaxed);
     let message = Mapped::open(&file).unwrap_err().to_string();
-    assert!(message.contains("version 4") && message.contains("one version of Partywall"), "{message}");
+    assert!(message.contains("version 5") && message.contains("one version of Partywall"), "{message}");
     let short = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();
     let message = Mapped::open(&short).unwrap_err().to_string();
     assert!(message.contains("0 bytes") && message.contains("8192 bytes, sealed"), "{message}");

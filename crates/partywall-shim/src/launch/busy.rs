@@ -223,6 +223,7 @@ macro_rules! hooked {
         })*
         $(unsafe extern "C" fn $end(stream: CUstream) -> CUresult {
             BUSY.forget(meant(stream, LEGACY));
+            super::squeezed::forget(meant(stream, LEGACY));
             // SAFETY: as above.
             unsafe { real::$end(stream) }
         })*

@@ -15,8 +15,10 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_ulonglong};
 use std::ptr;
 
+use super::COOPERATIVE;
 use super::order::{Piece, Weight, limit, order, pieces};
 use crate::copies::apart;
+use crate::sms::Squeezed;
 use crate::sys::CUresult;
 
 /// `CUgraph`, `CUgraphNode` and `CUgraphExec`: pointers to what only the driver knows.
@@ -48,8 +50,18 @@ const DEVICE_UPDATABLE: c_uint = 13;
 /// How deep graphs within graphs are looked into, as for their memory.
 const DEPTH_MAX: u32 = 16;
 
+/// `CUDA_KERNEL_NODE_PARAMS` of CUDA 12.0 and later: all but the context is passed on as it is.
+#[derive(Default)]
+#[repr(C)]
+struct KernelNode {
+    before: [u64; 8],
+    context: usize,
+}
+
+const _: () = assert!(size_of::<KernelNode>() == 72, "the size of CUDA_KERNEL_NODE_PARAMS_v2 in cuda.h");
+
 mod real {
-    use super::{Handle, c_int, c_uint, c_ulonglong};
+    use super::{Handle, KernelNode, c_int, c_uint, c_ulonglong};
 
     crate::real::functions! {
         fn cuGraphGetNodes(graph: Handle, nodes: *mut Handle, count: *mut usize);
@@ -60,6 +72,8 @@ mod real {
         fn cuGraphNodeGetType(node: Handle, kind: *mut c_uint);
         fn cuGraphChildGraphNodeGetGraph(node: Handle, graph: *mut Handle);
         fn cuGraphKernelNodeGetAttribute(node: Handle, attribute: c_uint, value: *mut [u64; 8]);
+        fn cuGraphKernelNodeGetParams_v2(node: Handle, parameters: *mut KernelNode);
+        fn cuGraphKernelNodeSetParams_v2(node: Handle, parameters: *const KernelNode);
         fn cuGraphClone(clone: *mut Handle, graph: Handle);
         fn cuGraphNodeFindInClone(found: *mut Handle, original: Handle, clone: Handle);
         fn cuGraphDestroyNode(node: Handle);
@@ -80,7 +94,15 @@ pub(super) enum Outcome {
     /// It cannot be cut.
     Whole,
     /// Its pieces, to be launched in this order.
-    Cut(Vec<Exec>),
+    Cut(Vec<Cutting>),
+}
+
+/// A piece.
+#[derive(Debug)]
+pub(super) struct Cutting {
+    pub(super) own: Exec,
+    /// The same kernels on the squeezed set.
+    pub(super) squeezed: Option<Exec>,
 }
 
 /// A piece that can be launched.
@@ -90,24 +112,25 @@ pub(super) struct Exec(pub(super) Handle);
 impl Drop for Exec {
     fn drop(&mut self) {
         // One that is running is freed when it is through (documented).
-        // SAFETY: made in `instantiated` and handed to nobody who keeps it.
+        // SAFETY: instantiated for us alone, and handed to nobody who keeps it.
         let _ = apart(|| unsafe { real::cuGraphExecDestroy(self.0) });
     }
 }
 
-/// A clone of ours.
+/// A graph of ours.
 #[derive(Debug)]
-struct Clone(Handle);
+pub(super) struct Ours(pub(super) Handle);
 
-impl Drop for Clone {
+impl Drop for Ours {
     fn drop(&mut self) {
-        // SAFETY: made by `cuGraphClone` for us alone.
+        // SAFETY: made for us alone, as a clone or by a capture of ours.
         let _ = unsafe { real::cuGraphDestroy(self.0) };
     }
 }
 
-/// Cuts a graph of the program that it has just instantiated with these flags.
-pub(super) fn cut(graph: Handle, flags: c_ulonglong) -> Outcome {
+/// Cuts a graph of the program that it has just instantiated with these flags. `squeezed`: each piece is also to be had on that set, and so a
+/// graph that is no longer than a piece becomes one.
+pub(super) fn cut(graph: Handle, flags: c_ulonglong, squeezed: Option<&Squeezed>) -> Outcome {
     if flags & DEVICE_LAUNCH != 0 {
         return Outcome::Whole;
     }
@@ -116,17 +139,19 @@ pub(super) fn cut(graph: Handle, flags: c_ulonglong) -> Outcome {
         let mut execs = Vec::new();
         let is_short = match read(graph) {
             None => return Outcome::Whole,
-            Some(shape) => matches!(&shape.pieces(limit(kernels))[..], [] | [Piece { is_nested: false, .. }]),
+            Some(shape) => {
+                matches!(&shape.pieces(limit(kernels), false)[..], [] | [Piece { is_nested: false, .. }])
+            }
         };
-        if is_short {
+        if kernels == 0 || (is_short && squeezed.is_none()) {
             return Outcome::Short;
         }
         if has_other_devices() {
             return Outcome::Whole;
         }
-        let cutter = Cutter { limit: limit(kernels), flags: flags & !UPLOAD };
+        let cutter = Cutter { limit: limit(kernels), flags: flags & !UPLOAD, squeezed };
         match cutter.cut(graph, DEPTH_MAX, &mut execs) {
-            Some(()) if execs.len() > 1 => Outcome::Cut(execs),
+            Some(()) if execs.len() > 1 || (is_short && !execs.is_empty()) => Outcome::Cut(execs),
             _ => Outcome::Whole,
         }
     })
@@ -241,8 +266,8 @@ struct Shape {
 }
 
 impl Shape {
-    fn pieces(&self, limit: u32) -> Vec<Piece> {
-        pieces(&self.nodes.iter().map(|(_, weight)| *weight).collect::<Vec<_>>(), limit)
+    fn pieces(&self, limit: u32, flat: bool) -> Vec<Piece> {
+        pieces(&self.nodes.iter().map(|(_, weight)| *weight).collect::<Vec<_>>(), limit, flat)
     }
 }
 
@@ -259,11 +284,11 @@ fn read(graph: Handle) -> Option<Shape> {
 }
 
 /// Clones a graph; the clones of these nodes.
-fn cloned(graph: Handle, nodes: &[Handle]) -> Option<(Clone, Vec<Handle>)> {
+fn cloned(graph: Handle, nodes: &[Handle]) -> Option<(Ours, Vec<Handle>)> {
     let mut clone = 0;
     // SAFETY: a graph of the program or of ours, and a place for the answer.
     good(unsafe { real::cuGraphClone(&raw mut clone, graph) })?;
-    let clone = Clone(clone);
+    let clone = Ours(clone);
     let find = |node: &Handle| {
         let mut found = 0;
         // SAFETY: a node of the graph, which it had when it was cloned.
@@ -287,15 +312,59 @@ fn instantiated(graph: Handle, flags: c_ulonglong) -> Option<Exec> {
     Some(Exec(exec))
 }
 
-struct Cutter {
-    limit: u32,
-    flags: c_ulonglong,
+/// Whether a kernel needs all its blocks on the SMs at once: the number of them was chosen by the SMs that the program was told of.
+fn is_cooperative(node: Handle) -> bool {
+    let mut value = [0_u64; 8];
+    // SAFETY: as in `is_updatable`.
+    let result = unsafe { real::cuGraphKernelNodeGetAttribute(node, COOPERATIVE, &raw mut value) };
+    good(result).is_none_or(|()| value[0] as c_int != 0)
 }
 
-impl Cutter {
-    fn cut(&self, graph: Handle, depth: u32, execs: &mut Vec<Exec>) -> Option<()> {
+/// Has the kernels of a graph of ours run in another context.
+fn put_onto(graph: Handle, context: usize) -> Option<()> {
+    for node in nodes_of(graph)? {
+        if kind_of(node)? != kind::KERNEL {
+            continue;
+        }
+        if is_cooperative(node) {
+            return None;
+        }
+        let mut parameters = KernelNode::default();
+        // SAFETY: a kernel node, and room for its parameters. What they point to stays the node's.
+        good(unsafe { real::cuGraphKernelNodeGetParams_v2(node, &raw mut parameters) })?;
+        parameters.context = context;
+        // SAFETY: as above; the driver has copied them when it returns.
+        good(unsafe { real::cuGraphKernelNodeSetParams_v2(node, &raw const parameters) })?;
+    }
+    Some(())
+}
+
+struct Cutter<'a> {
+    limit: u32,
+    flags: c_ulonglong,
+    squeezed: Option<&'a Squeezed>,
+}
+
+impl Cutter<'_> {
+    /// Makes a piece ready: on the SMs of its capture, and on the squeezed set. There the driver takes the context of a kernel node from
+    /// its parameters or from the current one, depending on what kind of kernel it is (H200, CUDA 13.0), so both say the same.
+    fn piece(&self, clone: &Ours) -> Option<Cutting> {
+        let own = instantiated(clone.0, self.flags)?;
+        let squeezed = self.squeezed.and_then(|squeezed| {
+            squeezed
+                .within(|context| {
+                    put_onto(clone.0, context)?;
+                    instantiated(clone.0, self.flags)
+                })
+                .flatten()
+        });
+        Some(Cutting { own, squeezed })
+    }
+
+    fn cut(&self, graph: Handle, depth: u32, execs: &mut Vec<Cutting>) -> Option<()> {
         let shape = read(graph)?;
-        let pieces = shape.pieces(self.limit);
+        // A graph within the graph would have to be put onto the other set with its own kernels.
+        let pieces = shape.pieces(self.limit, self.squeezed.is_some());
         let nodes: Vec<Handle> = shape.nodes.iter().map(|(node, _)| *node).collect();
         let (clone, nodes) = cloned(graph, &nodes)?;
         self.halve(clone, &nodes, &pieces, depth, execs)
@@ -304,17 +373,17 @@ impl Cutter {
     /// Makes these pieces, one behind the other, of a clone that has just their nodes.
     fn halve(
         &self,
-        clone: Clone,
+        clone: Ours,
         nodes: &[Handle],
         pieces: &[Piece],
         depth: u32,
-        execs: &mut Vec<Exec>,
+        execs: &mut Vec<Cutting>,
     ) -> Option<()> {
         match pieces {
             [] => Some(()),
             [piece] if piece.is_nested => self.cut(child_of(*nodes.first()?)?, depth.checked_sub(1)?, execs),
             [_] => {
-                execs.push(instantiated(clone.0, self.flags)?);
+                execs.push(self.piece(&clone)?);
                 Some(())
             }
             _ => {

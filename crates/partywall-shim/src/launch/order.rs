@@ -80,12 +80,12 @@ pub(super) fn order(count: usize, edges: &[(usize, usize)]) -> Option<Vec<usize>
     (order.len() == count).then_some(order)
 }
 
-/// Pieces of at most `limit` kernels each, of nodes in their order.
-pub(super) fn pieces(nodes: &[Weight], limit: u32) -> Vec<Piece> {
+/// Pieces of at most `limit` kernels each, of nodes in their order. `flat`: no graph is part of a piece, however short it is.
+pub(super) fn pieces(nodes: &[Weight], limit: u32, flat: bool) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut kernels = 0_u32;
     for (place, node) in nodes.iter().enumerate() {
-        let is_nested = node.is_graph && node.kernels > limit;
+        let is_nested = node.is_graph && (flat || node.kernels > limit);
         match pieces.last_mut() {
             Some(last)
                 if !last.is_nested
@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn lengths(nodes: &[Weight], limit: u32) -> Vec<usize> {
-        pieces(nodes, limit).iter().map(|piece| piece.places.len()).collect()
+        pieces(nodes, limit, false).iter().map(|piece| piece.places.len()).collect()
     }
 
     #[test]
@@ -144,10 +144,13 @@ mod tests {
         assert_eq!(lengths(&[KERNEL; 10], 4), [4, 4, 2]);
         assert_eq!(lengths(&[OTHER, KERNEL, KERNEL, OTHER, KERNEL, KERNEL, OTHER, KERNEL], 4), [7, 1]);
         assert_eq!(lengths(&[OTHER; 40], 4), [16, 16, 8]);
-        let nested = pieces(&[KERNEL, graph(9), OTHER, graph(3), KERNEL, KERNEL], 4);
+        let nodes = [KERNEL, graph(9), OTHER, graph(3), KERNEL, KERNEL];
+        let nested = pieces(&nodes, 4, false);
         let shape: Vec<_> = nested.iter().map(|piece| (piece.places.clone(), piece.is_nested)).collect();
         assert_eq!(shape, [(0..1, false), (1..2, true), (2..5, false), (5..6, false)]);
-        assert!(pieces(&[], 4).is_empty());
+        let flat: Vec<_> = pieces(&nodes, 4, true).into_iter().map(|piece| piece.is_nested).collect();
+        assert_eq!(flat, [false, true, false, true, false]);
+        assert!(pieces(&[], 4, false).is_empty());
     }
 
     #[test]
@@ -177,15 +180,18 @@ mod tests {
             (count, edges) in graphs(),
             weights in proptest::collection::vec((0_u32..7, any::<bool>()), 60),
             limit in 1_u32..9,
+            flat in any::<bool>(),
         ) {
             let order = order(count, &edges).unwrap();
             let weights = weights.into_iter().map(|(kernels, is_graph)| Weight { kernels, is_graph });
             let weights: Vec<_> = weights.take(count).collect();
             let mut before = BTreeSet::new();
-            for piece in pieces(&weights, limit) {
+            for piece in pieces(&weights, limit, flat) {
                 let of_it: BTreeSet<_> = order[piece.places.clone()].iter().copied().collect();
                 prop_assert!(of_it.is_disjoint(&before));
                 let kernels: u32 = weights[piece.places.clone()].iter().map(|node| node.kernels).sum();
+                let is_graph = |place: usize| weights[place].is_graph;
+                prop_assert!(!flat || piece.is_nested || !piece.places.clone().any(is_graph));
                 prop_assert!(of_it.len() == 1 || (kernels <= limit && of_it.len() <= NODES));
                 before.extend(of_it);
                 prop_assert!(edges.iter().all(|(from, to)| !before.contains(to) || before.contains(from)));

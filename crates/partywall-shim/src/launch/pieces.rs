@@ -16,6 +16,10 @@
 //! after the other, each in its [`Turn`]. That is no lock: whoever waits in vain for a second, in which no piece was launched, goes.
 //! Kernels of other threads are not waited for, and may come between pieces as they may come between kernels.
 //!
+//! Where the process may be squeezed, each piece is there twice, on the SMs of the capture and on the squeezed ones, and goes one way or the
+//! other when it is launched. Then also graphs that are no longer than a piece are taken apart, into one: the two of them keep
+//! the order that the driver would keep for one. A graph that is not on the squeezed set is held while the process is squeezed.
+//!
 //! # Scenarios
 //!
 //! - S1: a graph is cut, changed, destroyed: the numbers in the page say what there is.
@@ -30,11 +34,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use partywall_shim_api::page::Page;
 
-use super::cut::{DEVICE_LAUNCH, Exec, Handle, Outcome, cut};
-use super::turnstile::pause;
+use super::cut::{Cutting, DEVICE_LAUNCH, Handle, Outcome, cut};
+use super::turnstile::{Way, pause};
 use crate::clock::now_ns;
 use crate::copies::{Stream, apart, runs};
 use crate::process::page;
+use crate::sms;
 use crate::sys::{CUresult, CUstream};
 
 mod real {
@@ -65,7 +70,7 @@ enum Known {
 
 #[derive(Debug)]
 struct Cut {
-    pieces: Vec<Exec>,
+    pieces: Vec<Cutting>,
     /// Behind the last launch.
     last: Arc<Event>,
 }
@@ -78,6 +83,13 @@ struct Event(*mut c_void);
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
+
+impl Cut {
+    /// Whether all of it can run on the squeezed set.
+    fn is_on_both(&self) -> bool {
+        self.pieces.iter().all(|piece| piece.squeezed.is_some())
+    }
+}
 
 impl Event {
     fn new() -> Option<Arc<Self>> {
@@ -128,6 +140,8 @@ static KNOWN: AtomicUsize = AtomicUsize::new(0);
 static CUT: AtomicU32 = AtomicU32::new(0);
 /// See [`CUT`].
 static WHOLE: AtomicU32 = AtomicU32::new(0);
+/// Of all that are known, how many are not on the squeezed set.
+static UNSQUEEZED: AtomicU32 = AtomicU32::new(0);
 
 /// 1 from the first graph on that the device may launch. A kernel may then have it launched behind *its* graph: behind the whole of it.
 static FROM_DEVICE: AtomicU32 = AtomicU32::new(0);
@@ -136,7 +150,7 @@ static FROM_DEVICE: AtomicU32 = AtomicU32::new(0);
 pub(super) fn forked() {
     GRAPHS.store(ptr::null_mut(), Ordering::Relaxed);
     KNOWN.store(0, Ordering::Relaxed);
-    for number in [&CUT, &WHOLE, &FROM_DEVICE] {
+    for number in [&CUT, &WHOLE, &UNSQUEEZED, &FROM_DEVICE] {
         number.store(0, Ordering::Relaxed);
     }
     HOLDER.store(0, Ordering::Relaxed);
@@ -146,6 +160,8 @@ pub(super) fn forked() {
 pub(super) fn registered(page: &'static Page) {
     page.shim.graphs_cut.store(CUT.load(Ordering::Relaxed), Ordering::Relaxed);
     page.shim.graphs_whole.store(WHOLE.load(Ordering::Relaxed), Ordering::Relaxed);
+    let unsqueezed = if page.header.squeezed().is_some() { UNSQUEEZED.load(Ordering::Relaxed) } else { 0 };
+    page.shim.graphs_unsqueezed.store(unsqueezed, Ordering::Relaxed);
 }
 
 /// Whether anything is known of any graph.
@@ -175,10 +191,22 @@ fn graphs() -> MutexGuard<'static, BTreeMap<Handle, Known>> {
 
 /// Enters what is now known of a graph, or that it is gone; what was known before. The caller drops that when the lock is free.
 fn enter(graphs: &mut BTreeMap<Handle, Known>, exec: Handle, now: Option<Known>) -> Option<Known> {
-    let count = |known: &Option<Known>, by: u32| match known {
-        Some(Known::Cut(_)) => _ = CUT.fetch_add(by, Ordering::Relaxed),
-        Some(Known::Whole(_)) => _ = WHOLE.fetch_add(by, Ordering::Relaxed),
-        Some(Known::Short) | None => {}
+    let count = |known: &Option<Known>, by: u32| {
+        let is_squeezed = match known {
+            Some(Known::Cut(cut)) => {
+                CUT.fetch_add(by, Ordering::Relaxed);
+                cut.is_on_both()
+            }
+            Some(Known::Whole(_)) => {
+                WHOLE.fetch_add(by, Ordering::Relaxed);
+                false
+            }
+            Some(Known::Short) => false,
+            None => true,
+        };
+        if !is_squeezed {
+            UNSQUEEZED.fetch_add(by, Ordering::Relaxed);
+        }
     };
     count(&now, 1);
     let before = match now {
@@ -203,7 +231,7 @@ pub(crate) fn instantiated(exec: Handle, graph: Handle, flags: c_ulonglong) {
         all.into_iter().for_each(changed);
     }
     let is_possible = FROM_DEVICE.load(Ordering::Relaxed) == 0;
-    let outcome = if is_possible { cut(graph, flags) } else { Outcome::Whole };
+    let outcome = if is_possible { cut(graph, flags, sms::squeezed()) } else { Outcome::Whole };
     let known = match outcome {
         Outcome::Short => Known::Short,
         Outcome::Whole => Known::Whole(None),
@@ -255,14 +283,25 @@ impl Gone {
 #[cold]
 #[inline(never)]
 pub(super) fn launch(exec: Handle, stream: Stream, call: impl Fn(Handle) -> CUresult) -> CUresult {
-    let once = |exec, is_whole| super::decided(|| stream, is_whole, || call(exec));
+    let once = |exec, is_whole| {
+        let only = Way { is_whole, can_be_squeezed: false };
+        super::decided(|| stream, || only, |_| call(exec))
+    };
     if !runs(stream) {
-        return once(exec, true);
+        let recorded = Way { is_whole: true, can_be_squeezed: true };
+        return super::decided(|| stream, || recorded, |_| call(exec));
     }
     let _turn = (CUT.load(Ordering::Relaxed) != 0).then(Turn::take);
     let known = graphs().get(&exec).cloned();
     match known {
-        Some(Known::Cut(cut)) => cut.launch(exec, stream, |piece| once(piece, false), || once(exec, true)),
+        Some(Known::Cut(cut)) => {
+            let can_be_squeezed = cut.is_on_both() && sms::squeezed().is_some();
+            let piece = |piece: &Cutting| {
+                let way = Way { is_whole: false, can_be_squeezed };
+                super::decided(|| stream, || way, |is_squeezed| piece.launch(is_squeezed, &call))
+            };
+            cut.launch(exec, stream, piece, || once(exec, true))
+        }
         Some(Known::Whole(Some(last))) => {
             behind(exec, &last, stream);
             once(exec, true)
@@ -282,12 +321,25 @@ fn behind(exec: Handle, last: &Event, stream: Stream) {
     drop(before);
 }
 
+impl Cutting {
+    fn launch(&self, is_squeezed: bool, call: impl Fn(Handle) -> CUresult) -> CUresult {
+        let Some(squeezed) = self.squeezed.as_ref().filter(|_| is_squeezed) else { return call(self.own.0) };
+        let shim = &page().shim;
+        if call(squeezed.0) == CUresult::SUCCESS {
+            shim.squeezed_launches.fetch_add(1, Ordering::Relaxed);
+            return CUresult::SUCCESS;
+        }
+        shim.unsqueezed_launches.fetch_add(1, Ordering::Relaxed);
+        call(self.own.0)
+    }
+}
+
 impl Cut {
     fn launch(
         &self,
         exec: Handle,
         stream: Stream,
-        piece: impl Fn(Handle) -> CUresult,
+        piece: impl Fn(&Cutting) -> CUresult,
         whole: impl Fn() -> CUresult,
     ) -> CUresult {
         let give_up = || {
@@ -299,7 +351,7 @@ impl Cut {
             return give_up();
         }
         for (number, one) in self.pieces.iter().enumerate() {
-            let result = piece(one.0);
+            let result = piece(one);
             PROGRESS.fetch_add(1, Ordering::Relaxed);
             if result != CUresult::SUCCESS {
                 if number == 0 {
@@ -372,16 +424,16 @@ mod tests {
 
     #[test]
     fn s1_numbers_say_what_there_is() {
-        let numbers = || [&CUT, &WHOLE].map(|number| number.load(Ordering::Relaxed));
+        let numbers = || [&CUT, &WHOLE, &UNSQUEEZED].map(|number| number.load(Ordering::Relaxed));
         let before = numbers();
         let mut graphs = BTreeMap::new();
         let last = Arc::new(Event(ptr::null_mut()));
         let cut = Known::Cut(Arc::new(Cut { pieces: Vec::new(), last: Arc::clone(&last) }));
         assert!(enter(&mut graphs, 1, Some(cut)).is_none());
         assert!(enter(&mut graphs, 2, Some(Known::Short)).is_none());
-        assert_eq!(numbers(), [before[0] + 1, before[1]]);
+        assert_eq!(numbers(), [before[0] + 1, before[1], before[2] + 1]);
         assert!(matches!(enter(&mut graphs, 1, Some(Known::Whole(Some(last)))), Some(Known::Cut(_))));
-        assert_eq!(numbers(), [before[0], before[1] + 1]);
+        assert_eq!(numbers(), [before[0], before[1] + 1, before[2] + 2]);
         assert!(enter(&mut graphs, 1, None).is_some() && enter(&mut graphs, 2, None).is_some());
         assert!(enter(&mut graphs, 1, None).is_none());
         assert_eq!(numbers(), before);

@@ -12,6 +12,9 @@
 //! device still has the next chunk when it is through with one. How many launches make a chunk follows from what chunks take
 //! ([`super::chunks`]). A graph that is launched as a whole is a chunk of its own.
 //!
+//! A process that has a squeezed set is not held but *squeezed*: its launches go on, to fewer SMs ([`super::squeezed`]). What cannot go there,
+//! a graph that is launched as a whole above all, is held as before.
+//!
 //! Waiting is safe from the outside and from the inside: it ends when the node is gone, and in any case after [`HOLD_LIMIT_NS`] ([`MEASURING_LIMIT_NS`] while the node measures), because a
 //! program may have two threads of which one launches what the other one's kernel waits for.
 //!
@@ -22,12 +25,15 @@
 //! - S3: the node dies, or nothing moves: the launch goes.
 //! - S4: streams under capture: nothing runs, so nothing is counted as under way.
 //! - S5: chunks whose context is gone never come through: they no longer count when a launch has waited for the limit.
+//! - S6: squeezed: what can be launched onto the squeezed set goes, the rest is held; how long that took after it was decided is in the page.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use partywall_shim_api::page::{HEARTBEAT_LIMIT_NS, HOLD_LIMIT_NS, HOLD_MEASURING, MEASURING_LIMIT_NS, Page};
+use partywall_shim_api::page::{
+    HEARTBEAT_LIMIT_NS, HOLD_LIMIT_NS, HOLD_MEASURING, HOLD_SQUEEZED, MEASURING_LIMIT_NS, Page,
+};
 
 use super::chunks::{Chunk, Chunks, STREAMS, Took, counter};
 use crate::clock::now_ns;
@@ -69,22 +75,32 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 const SPIN_NS: u64 = 200_000;
 const NAP_NS: i64 = 50_000;
 
-/// Launches through `call`, in its turn.
+/// How something is launched.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Way {
+    /// A graph, of any number of kernels.
+    pub(super) is_whole: bool,
+    /// Whether it goes on while the process is squeezed.
+    pub(super) can_be_squeezed: bool,
+}
+
+/// Launches through `call`, in its turn. It gets whether the process is squeezed.
 pub(super) fn pass(
     page: &'static Page,
     stream: Stream,
-    is_whole: bool,
-    call: impl FnOnce() -> CUresult,
+    Way { is_whole, can_be_squeezed }: Way,
+    call: impl FnOnce(bool) -> CUresult,
 ) -> CUresult {
-    wait(page);
+    wait(page, can_be_squeezed);
     let counter = &COUNTERS[counter(stream)];
     if counter.pending.load(Ordering::Relaxed) == 0 {
         counter.began_ns.store(now_ns(), Ordering::Relaxed);
     }
-    let result = call();
+    let result = call(is_squeezed(page));
     if result != CUresult::SUCCESS {
         return result;
     }
+    resized(page, now_ns);
     let pending = counter.pending.fetch_add(1, Ordering::Relaxed) + 1;
     if is_whole || pending >= size(page, counter) {
         let launches = counter.pending.swap(0, Ordering::Relaxed).max(1);
@@ -104,24 +120,45 @@ fn size(page: &Page, counter: &Counter) -> u32 {
     counter.size.load(Ordering::Relaxed).clamp(1, most.max(1))
 }
 
+/// Whether the node is gone.
+fn is_alone(page: &Page, now_ns: u64) -> bool {
+    let beat = page.node.heartbeat_ns.load(Ordering::Relaxed);
+    now_ns.saturating_sub(beat) > HEARTBEAT_LIMIT_NS || node::standing() != node::Standing::Registered
+}
+
+fn is_squeezed(page: &Page) -> bool {
+    page.node.hold.load(Ordering::Acquire) == HOLD_SQUEEZED && !is_alone(page, now_ns())
+}
+
+/// The last time of a change that a launch has followed.
+static RESIZED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// A launch went where the page says. If it is the first since that has changed, how long it took is left there.
+fn resized(page: &Page, now_ns: impl FnOnce() -> u64) {
+    let at = page.node.resized_ns.load(Ordering::Relaxed);
+    if at == RESIZED_NS.load(Ordering::Relaxed) || RESIZED_NS.swap(at, Ordering::Relaxed) == at {
+        return;
+    }
+    let took = now_ns().saturating_sub(at);
+    page.shim.resize_ns.store(took, Ordering::Relaxed);
+    page.shim.longest_resize_ns.fetch_max(took, Ordering::Relaxed);
+    page.shim.resizes.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Waits for the turn of a launch.
-fn wait(page: &Page) {
-    if may_go(page) {
+fn wait(page: &Page, can_be_squeezed: bool) {
+    if may_go(page, can_be_squeezed) {
         return;
     }
     let began = now_ns();
-    let is_alone = |now: u64| {
-        let beat = page.node.heartbeat_ns.load(Ordering::Relaxed);
-        now.saturating_sub(beat) > HEARTBEAT_LIMIT_NS || node::standing() != node::Standing::Registered
-    };
     let mut now = began;
-    if is_alone(now) {
+    if is_alone(page, now) {
         return;
     }
-    while !goes(page, now.saturating_sub(began)) {
+    while !goes(page, can_be_squeezed, now.saturating_sub(began)) {
         look(page);
         let waited = now.saturating_sub(began);
-        if waited >= SPIN_NS && is_alone(now) {
+        if waited >= SPIN_NS && is_alone(page, now) {
             break;
         }
         pause(waited);
@@ -140,8 +177,8 @@ pub(super) fn pause(waited_ns: u64) {
 }
 
 /// Whether a launch goes that has waited for so long.
-fn goes(page: &Page, waited_ns: u64) -> bool {
-    if may_go(page) {
+fn goes(page: &Page, can_be_squeezed: bool, waited_ns: u64) -> bool {
+    if may_go(page, can_be_squeezed) {
         return true;
     }
     let hold = page.node.hold.load(Ordering::Acquire);
@@ -149,7 +186,7 @@ fn goes(page: &Page, waited_ns: u64) -> bool {
     if waited_ns <= limit_ns {
         return false;
     }
-    if hold == 0 {
+    if !holds(hold, can_be_squeezed) {
         // Chunks that are not through by now belong to a context that is gone, or run for so long that they need no more
         // beside them. Should the device still clear their words, that does no harm.
         LOST.store(u32::MAX, Ordering::Relaxed);
@@ -158,9 +195,18 @@ fn goes(page: &Page, waited_ns: u64) -> bool {
     true
 }
 
-fn may_go(page: &Page) -> bool {
+/// Whether launches of a kind are held.
+fn holds(hold: u32, can_be_squeezed: bool) -> bool {
+    match hold {
+        0 => false,
+        HOLD_SQUEEZED => !can_be_squeezed,
+        _ => true,
+    }
+}
+
+fn may_go(page: &Page, can_be_squeezed: bool) -> bool {
     let under_way = || page.shim.chunks.iter().filter(|word| word.load(Ordering::Acquire) != 0).count();
-    page.node.hold.load(Ordering::Acquire) == 0
+    !holds(page.node.hold.load(Ordering::Acquire), can_be_squeezed)
         && under_way() < page.node.chunks_max.load(Ordering::Relaxed) as usize
 }
 
@@ -204,7 +250,7 @@ fn chunks() -> Option<MutexGuard<'static, Chunks>> {
 fn look(page: &Page) {
     let Some(mut chunks) = chunks() else { return };
     let before = now_ns();
-    if page.node.hold.load(Ordering::Relaxed) != 0 {
+    if holds(page.node.hold.load(Ordering::Relaxed), true) {
         chunks.hold(before);
     }
     let words = page.shim.chunks.iter().enumerate();
@@ -240,25 +286,25 @@ mod tests {
     #[test]
     fn s1_s2_launches_wait_for_chunks_and_while_they_are_held() {
         let page = page(2);
-        assert!(goes(&page, 0));
+        assert!(goes(&page, false, 0));
         for word in [3, 9] {
             page.shim.chunks[word].store(1, Ordering::Relaxed);
         }
-        assert!(!goes(&page, HOLD_LIMIT_NS));
+        assert!(!goes(&page, false, HOLD_LIMIT_NS));
         page.shim.chunks[3].store(0, Ordering::Relaxed);
-        assert!(goes(&page, 0));
+        assert!(goes(&page, false, 0));
         page.node.hold.store(1, Ordering::Relaxed);
-        assert!(!goes(&page, HOLD_LIMIT_NS));
+        assert!(!goes(&page, false, HOLD_LIMIT_NS));
     }
 
     #[test]
     fn s2_s3_a_hold_for_measuring_is_longer_and_ends() {
         let page = page(1);
         page.node.hold.store(HOLD_MEASURING, Ordering::Relaxed);
-        assert!(!goes(&page, HOLD_LIMIT_NS + 1));
-        assert!(goes(&page, MEASURING_LIMIT_NS + 1));
+        assert!(!goes(&page, false, HOLD_LIMIT_NS + 1));
+        assert!(goes(&page, false, MEASURING_LIMIT_NS + 1));
         page.node.hold.store(0, Ordering::Relaxed);
-        assert!(goes(&page, 0));
+        assert!(goes(&page, false, 0));
     }
 
     #[test]
@@ -266,11 +312,40 @@ mod tests {
         let page = page(1);
         page.shim.chunks[0].store(1, Ordering::Relaxed);
         page.node.hold.store(1, Ordering::Relaxed);
-        assert!(goes(&page, HOLD_LIMIT_NS + 1), "held for long enough");
+        assert!(goes(&page, false, HOLD_LIMIT_NS + 1), "held for long enough");
         assert_eq!(page.shim.chunks[0].load(Ordering::Relaxed), 1, "its chunk may be under way all the same");
         page.node.hold.store(0, Ordering::Relaxed);
-        assert!(!goes(&page, 0));
-        assert!(goes(&page, HOLD_LIMIT_NS + 1));
-        assert!(goes(&page, 0), "a chunk that never comes through counts no longer");
+        assert!(!goes(&page, false, 0));
+        assert!(goes(&page, false, HOLD_LIMIT_NS + 1));
+        assert!(goes(&page, false, 0), "a chunk that never comes through counts no longer");
+    }
+
+    #[test]
+    fn s6_squeezed_launches_go_and_others_are_held() {
+        let page = page(1);
+        page.node.hold.store(HOLD_SQUEEZED, Ordering::Relaxed);
+        assert!(goes(&page, true, 0));
+        assert!(!goes(&page, false, HOLD_LIMIT_NS));
+        assert!(goes(&page, false, HOLD_LIMIT_NS + 1));
+        page.shim.chunks[5].store(1, Ordering::Relaxed);
+        assert!(!goes(&page, true, 0), "as many chunks as otherwise");
+        assert!(goes(&page, true, HOLD_LIMIT_NS + 1));
+        assert_eq!(page.shim.chunks[5].load(Ordering::Relaxed), 0, "it never came through");
+    }
+
+    #[test]
+    fn s6_the_first_launch_after_a_change_says_how_long_it_took() {
+        let page = page(1);
+        let told = || {
+            let shim = &page.shim;
+            [&shim.resizes, &shim.resize_ns, &shim.longest_resize_ns].map(|word| word.load(Ordering::Relaxed))
+        };
+        for (at, now, expected) in
+            [(100, 107, [1, 7, 7]), (100, 200, [1, 7, 7]), (300, 302, [2, 2, 7]), (302, 320, [3, 18, 18])]
+        {
+            page.node.resized_ns.store(at, Ordering::Relaxed);
+            resized(&page, || now);
+            assert_eq!(told(), expected);
+        }
     }
 }

@@ -26,6 +26,7 @@ use std::ffi::{c_uchar, c_uint, c_ushort};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
+use super::turnstile::Way;
 use super::{decided, is_decided};
 use crate::copies::{LEGACY, PER_THREAD, Stream, meant, runs};
 use crate::hooks::{Hook, hooks};
@@ -43,9 +44,14 @@ pub(crate) fn is_large(bytes: usize) -> bool {
     bytes > SMALL && is_decided()
 }
 
+/// They use memory's bandwidth and no SMs of the tenant's: on fewer SMs they would cost a neighbour as much.
+fn way() -> Way {
+    Way { is_whole: false, can_be_squeezed: false }
+}
+
 /// One that goes as a whole, in rows or planes.
 pub(crate) fn whole(stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
-    if is_decided() { decided(|| stream, false, call) } else { call() }
+    if is_decided() { decided(|| stream, way, |_| call()) } else { call() }
 }
 
 /// One in a row, of elements: `call` does so many of them from one on.
@@ -56,7 +62,7 @@ fn elements(stream: Stream, count: usize, size: usize, call: impl Fn(usize, usiz
     let piece = PIECE / size;
     let is_best_effort = page().header.class.load(Ordering::Relaxed) != 0;
     let piece = if is_best_effort && count > piece && runs(stream) { piece } else { count };
-    pieces(count, piece, |from, count| decided(|| stream, false, || call(from, count)))
+    pieces(count, piece, |from, count| decided(|| stream, way, |_| call(from, count)))
 }
 
 /// A copy of bytes within the device: `call` does so many of them from one on.

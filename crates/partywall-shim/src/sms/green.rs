@@ -6,7 +6,7 @@ use std::ptr;
 
 use partywall_shim_api::page::SmSet;
 
-use crate::sys::CUresult;
+use crate::sys::{CUresult, CUstream};
 
 /// A device, by its number.
 pub(crate) type CUdevice = c_int;
@@ -22,6 +22,8 @@ const SMALL_GROUPS: c_uint = 1;
 const LEAST: c_uint = 2;
 /// `CU_GREEN_CTX_DEFAULT_STREAM`, without which the driver makes none.
 const DEFAULT_STREAM: c_uint = 1;
+/// `CU_STREAM_NON_BLOCKING`, the only streams that `cuGreenCtxStreamCreate` makes.
+const NON_BLOCKING: c_uint = 1;
 /// More groups than any device has: a page that says more is wrong.
 const GROUPS_MAX: usize = 1024;
 
@@ -42,7 +44,7 @@ impl Resource {
 }
 
 mod real {
-    use super::{CUcontext, CUdevice, Resource, c_uint, c_void};
+    use super::{CUcontext, CUdevice, CUstream, Resource, c_int, c_uint, c_void};
 
     crate::real::functions! {
         fn cuDeviceGetDevResource(device: CUdevice, resource: *mut Resource, kind: c_uint);
@@ -52,6 +54,7 @@ mod real {
         fn cuDevResourceGenerateDesc(description: *mut *mut c_void, resources: *mut Resource, count: c_uint);
         fn cuGreenCtxCreate(green: *mut *mut c_void, description: *mut c_void, device: CUdevice, flags: c_uint);
         fn cuGreenCtxDestroy(green: *mut c_void);
+        fn cuGreenCtxStreamCreate(stream: *mut CUstream, green: *mut c_void, flags: c_uint, priority: c_int);
         fn cuCtxFromGreenCtx(context: *mut CUcontext, green: *mut c_void);
         fn cuCtxPushCurrent_v2(context: CUcontext);
         fn cuCtxPopCurrent_v2(context: *mut CUcontext);
@@ -160,17 +163,30 @@ pub(super) fn destroy(confined: Confined) {
     let _ = unsafe { real::cuGreenCtxDestroy(confined.handle) };
 }
 
-/// Waits for one view.
-pub(super) fn synchronize(context: CUcontext) -> CUresult {
+/// A stream in a green context.
+pub(super) fn stream(confined: Confined) -> Option<CUstream> {
+    let mut stream = CUstream(ptr::null_mut());
+    // SAFETY: a place for the answer, and a green context that is alive.
+    let result = unsafe { real::cuGreenCtxStreamCreate(&raw mut stream, confined.handle, NON_BLOCKING, 0) };
+    (result == CUresult::SUCCESS).then_some(stream)
+}
+
+/// Does something while a view is current.
+pub(super) fn within<T>(context: CUcontext, work: impl FnOnce() -> T) -> Result<T, CUresult> {
     // SAFETY: a context of this process; it is taken away again below.
     let pushed = unsafe { real::cuCtxPushCurrent_v2(context) };
     if pushed != CUresult::SUCCESS {
-        return pushed;
+        return Err(pushed);
     }
-    // SAFETY: no arguments.
-    let result = unsafe { real::cuCtxSynchronize() };
+    let result = work();
     let mut popped = ptr::null_mut();
     // SAFETY: a place for the answer. What is popped is what was pushed.
     let _ = unsafe { real::cuCtxPopCurrent_v2(&raw mut popped) };
-    result
+    Ok(result)
+}
+
+/// Waits for one view.
+pub(super) fn synchronize(context: CUcontext) -> CUresult {
+    // SAFETY: no arguments.
+    within(context, || unsafe { real::cuCtxSynchronize() }).unwrap_or_else(|refused| refused)
 }

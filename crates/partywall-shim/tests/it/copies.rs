@@ -76,8 +76,12 @@ fn on_their_way(page: &Page) -> usize {
 
 /// The node is alive.
 pub(crate) fn beat(page: &Page) {
+    page.node.heartbeat_ns.store(now_ns(), Ordering::Relaxed);
+}
+
+pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    page.node.heartbeat_ns.store(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64, Ordering::Relaxed);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn step(page: &Page, window: u64) {

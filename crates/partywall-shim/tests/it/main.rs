@@ -12,5 +12,6 @@ mod coverage;
 mod graphs;
 mod lookups;
 mod processes;
+mod resized;
 mod stage;
 mod ways_in;

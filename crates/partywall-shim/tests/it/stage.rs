@@ -49,6 +49,7 @@ fn built() -> &'static Built {
         compile("program.c", &folder.path().join("program"), &["-pthread"], &[]);
         compile("copying.c", &folder.path().join("copying"), &["-pthread"], &[]);
         compile("graphs.c", &folder.path().join("graphs"), &["-pthread"], &[]);
+        compile("resized.c", &folder.path().join("resized"), &["-pthread"], &[]);
         compile("program.c", &folder.path().join("linked"), &["-pthread", "-DLINKED"], &[&driver]);
         Built { folder }
     })
@@ -137,7 +138,7 @@ impl Program {
     }
 }
 
-/// A program that copies, or that launches graphs (see copying.c and graphs.c), with the library preloaded and the simulated device
+/// A program that copies, or that launches graphs (see copying.c, graphs.c and resized.c), with the library preloaded and the simulated device
 /// behind it. The folder is for that.
 pub(crate) fn simulated(file: &str, folder: &TempDir, commands: &[&str]) -> Program {
     let gpu = Catalogue::builtin().unwrap().get("h200").unwrap().clone();

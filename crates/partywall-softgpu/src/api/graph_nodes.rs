@@ -1,5 +1,6 @@
 //! Graphs node by node.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::abi::{
@@ -9,7 +10,7 @@ use crate::api::graphs::{indices, name_node, node_of};
 use crate::api::launches::{Shape, made};
 use crate::api::ready;
 use crate::engine::graph::{Node, kind};
-use crate::engine::operation::{Data, Fill, Operation};
+use crate::engine::operation::{Data, Fill, Launch, Operation};
 use crate::error::Code;
 use crate::process::Process;
 
@@ -42,6 +43,14 @@ api! {
     fn cuGraphExecKernelNodeSetParams_v2(exec: u64, node: u64, parameters: In<KernelNode>) {
         let process = ready()?;
         process.objects.execs.get(exec)?.set(node, launch(process, &parameters.get()?)?)
+    }
+
+    fn cuGraphKernelNodeGetParams_v2(node: u64, place: Out<KernelNode>) {
+        let (graph, index) = node_of(ready()?, node)?;
+        let Operation::Launch(launch) = graph.nodes()[index].operation.clone() else {
+            return Err(Code::INVALID_VALUE);
+        };
+        place.set(parameters_of(&launch))
     }
 
     fn cuGraphAddMemcpyNode(
@@ -185,6 +194,31 @@ fn set(node: u64, kind: u32, operation: Operation) -> Result<(), Code> {
     Ok(())
 }
 
+/// What a kernel node launches. The list of parameters is valid until the next such call of the thread, and what it points to for as long
+/// as the node has them.
+fn parameters_of(launch: &Launch) -> KernelNode {
+    thread_local! {
+        static LIST: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    }
+    let first = launch.arguments.as_ptr() as u64;
+    let offsets = launch.function.kernel.parameters.iter().map(|(offset, _)| *offset as u64);
+    let parameters = LIST.with_borrow_mut(|list| {
+        *list = offsets.map(|offset| first + offset).collect();
+        list.as_ptr() as u64
+    });
+    let Launch { grid, block, shared, .. } = *launch;
+    KernelNode {
+        function: launch.function.handle,
+        grid,
+        block,
+        shared,
+        parameters,
+        extra: 0,
+        kernel: 0,
+        context: 0,
+    }
+}
+
 /// The newer form of a kernel node.
 fn first(node: &KernelNodeV1) -> KernelNode {
     let KernelNodeV1 { function, grid, block, shared, parameters, extra } = *node;
@@ -194,9 +228,8 @@ fn first(node: &KernelNodeV1) -> KernelNode {
 fn launch(process: &Process, node: &KernelNode) -> Result<Operation, Code> {
     let shape = Shape { grid: node.grid, block: node.block, shared: node.shared };
     let function = if node.function == 0 { node.kernel } else { node.function };
-    // cuda.h: "This field is ignored if func is set". Then it is the current context.
-    let context = if node.function == 0 { node.context } else { 0 };
-    let sms = process.context(context)?.sms();
+    // cuda.h says that the context is ignored where a function is given; an H200 with CUDA 13.0 did not. 0 is the current one.
+    let sms = process.context(node.context)?.sms();
     let (parameters, extra) = (In::from_address(node.parameters), In::from_address(node.extra));
     Ok(Operation::Launch(Arc::new(made(process, function, shape, parameters, extra, sms)?)))
 }

@@ -178,7 +178,9 @@ api! {
         let process = crate::process::get()?;
         let exec = process.objects.execs.remove(exec)?;
         // Launches that are under way keep the nodes; memory of the graph must not go before they are done.
-        if Arc::strong_count(&exec.nodes.lock().unwrap_or_else(PoisonError::into_inner)) > 1 {
+        let is_under_way =
+            || Arc::strong_count(&exec.nodes.lock().unwrap_or_else(PoisonError::into_inner)) > 1;
+        if exec.has_memory() && is_under_way() {
             let _ = process.quiesce();
         }
         Ok(())

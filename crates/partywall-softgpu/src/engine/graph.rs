@@ -87,7 +87,7 @@ pub(crate) struct GraphExec {
     pub(crate) flags: u64,
     /// Recorded behind each launch. Locked from one launch's look at it until it is recorded behind that.
     pub(crate) last: Mutex<Event>,
-    _memory: Arc<Owned>,
+    memory: Arc<Owned>,
 }
 
 impl Graph {
@@ -162,7 +162,7 @@ impl Graph {
     pub(crate) fn instantiate(&self, flags: u64) -> Result<GraphExec, Code> {
         let nodes = Mutex::new(Arc::new(self.ordered()?));
         let last = Mutex::new(Event::new(false, None));
-        Ok(GraphExec { nodes, flags, last, _memory: Arc::clone(&self.memory) })
+        Ok(GraphExec { nodes, flags, last, memory: Arc::clone(&self.memory) })
     }
 
     /// A graph with the same nodes.
@@ -179,6 +179,11 @@ impl Graph {
 }
 
 impl GraphExec {
+    /// Whether it has memory of its own.
+    pub(crate) fn has_memory(&self) -> bool {
+        !self.memory.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     pub(crate) fn program(&self) -> Arc<Vec<Node>> {
         Arc::clone(&self.nodes.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -46,7 +46,8 @@ pub struct NodeArguments {
     #[arg(long, value_name = "PARTS")]
     pub copies: Option<CopyOptions>,
     /// Have best-effort tenants keep little on the device, and launch nothing while latency-sensitive ones are active: `off` or
-    /// parts of `chunks=2,chunk=100us,launches=16,release=50us,fixed` (docs/run.md). Default: off, except behind the wall partywall.
+    /// parts of `chunks=2,chunk=100us,launches=16,release=50us,squeezed=16sms,fixed` (docs/run.md). Default: off, except behind the wall
+    /// partywall.
     #[arg(long, value_name = "PARTS")]
     pub launches: Option<LaunchOptions>,
     /// End when standard input is closed: whoever started the node is gone.
@@ -83,6 +84,10 @@ pub struct RunTenantArguments {
     /// Its share of the SMs: 60% or 80sms. Kept behind mps-percentage and green-contexts.
     #[arg(long, value_name = "SHARE")]
     pub share: Option<Share>,
+    /// The SMs that are left to it while a latency-sensitive tenant is at work, instead of being held: 16sms, or 12% of its own. For best-effort
+    /// tenants behind green-contexts and partywall; not for all programs (docs/run.md).
+    #[arg(long, value_name = "SHARE")]
+    pub squeezed: Option<Share>,
     /// Promise that the p99 of its requests beside others is at most this many times what it is alone, for instance 1.2 (docs/guarantee.md).
     /// For latency-sensitive tenants, as are the next two.
     #[arg(long, value_name = "FACTOR", value_parser = slowdown)]

@@ -42,6 +42,7 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<(), Failure> {
         shim: shim()?,
         wall: arguments.wall,
         mps_control: mps_control(),
+        squeezed: arguments.launches.and_then(|launches| launches.squeezed),
         simulated: found(variable),
         lifetime: lifetime(arguments)?,
         temporary: arguments.temporary,

@@ -107,6 +107,7 @@ fn attach(client: &mut Client, arguments: &RunTenantArguments) -> Result<(Tenant
         weight: arguments.pcie_weight,
         wall: arguments.wall,
         share: arguments.share,
+        squeezed: arguments.squeezed,
         slo: Slo { p99: arguments.slo_p99, slowdown: arguments.slowdown },
         baseline: Baseline { p99: arguments.baseline_p99 },
         command: shown,

@@ -15,7 +15,7 @@ use partywall_node::arbiter::squeeze::LaunchOptions;
 use partywall_node::environment::Wall;
 use partywall_node::facts::TenantView;
 use partywall_node::registry::{Options, Registry};
-use partywall_node::tenant::{TenantService as _, TenantSpec, Token};
+use partywall_node::tenant::{Place, TenantService as _, TenantSpec, Token};
 use serde_json::{Value, json};
 
 use crate::Scratch;
@@ -80,7 +80,7 @@ impl Node<'_> {
 
     /// A latency-sensitive tenant that was promised something.
     pub(crate) fn promised(&mut self, name: &str, slo: Slo, what: &str) -> Tenant {
-        self.start((name, Class::LatencySensitive, 8), None, slo, what)
+        self.start((name, Class::LatencySensitive, 8), Place::default(), slo, what)
     }
 
     /// A tenant that is confined to some SMs.
@@ -92,13 +92,19 @@ impl Node<'_> {
         sms: Option<SmSet>,
         what: &str,
     ) -> Tenant {
-        self.start((name, class, weight), sms, Slo::default(), what)
+        self.start((name, class, weight), Place { sms, squeezed: None }, Slo::default(), what)
+    }
+
+    /// A best-effort tenant that is squeezed onto some SMs instead of being held.
+    pub(crate) fn squeezed(&mut self, name: &str, set: SmSet, what: &str) -> Tenant {
+        let place = Place { sms: None, squeezed: Some(set) };
+        self.start((name, Class::BestEffort, 1), place, Slo::default(), what)
     }
 
     fn start(
         &mut self,
         (name, class, weight): (&str, Class, u32),
-        sms: Option<SmSet>,
+        place: Place,
         slo: Slo,
         what: &str,
     ) -> Tenant {
@@ -117,9 +123,12 @@ impl Node<'_> {
             slo,
             baseline: Baseline::default(),
             share: None,
-            sms,
+            sms: None,
+            squeezed: None,
+            squeezed_sms: None,
             token,
-        };
+        }
+        .placed(place);
         self.registry.add_tenant(&spec).unwrap();
         let mut command = command;
         command.envs(self.wall.variables(&token, None));

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use partywall_core::sm_sets::SmSet;
 use partywall_core::tenant::{Class, TenantId};
 use partywall_core::units::Nanos;
 use partywall_node::arbiter::squeeze::LaunchOptions;
@@ -15,6 +16,9 @@ const DECIDED: fn() -> LaunchOptions = || LaunchOptions { decided: true, ..Launc
 const LONG: &str = "compute";
 const SHORT: &str = "tiny-kernels";
 const STORM: &str = "launch-storm";
+/// Graphs, which check what they have computed.
+const GRAPHS: &str = "network";
+const PAUSE_NS: u64 = 20_000_000;
 
 /// After this a process takes its node for gone.
 const GONE: Duration = Duration::from_secs(2);
@@ -61,6 +65,31 @@ fn a_tenant_beside_one_that_never_rests_is_not_starved() {
     wait("the neighbour to get on", || launches(2) > before + 5);
     end(request);
     end(greedy);
+}
+
+/// With SMs of its own for that time it is not held, whatever it launches: one by one, or graphs, which it checks.
+#[test]
+fn a_tenant_with_a_squeezed_set_goes_on_there() {
+    for what in [SHORT, GRAPHS] {
+        let machine = Machine::new(&format!("squeezed-{what}"));
+        let mut node = machine.deciding(DECIDED());
+        let mut request = node.tenant("request", Class::LatencySensitive, 8, LONG);
+        let set = SmSet { first: 58, groups: 8, sms_per_group: 2 };
+        let mut greedy = node.squeezed("greedy", set, what);
+        assert_eq!(greedy.about["sms"], "132", "it is told of all that it has otherwise");
+        greedy.begin(0);
+        request.begin(PAUSE_NS);
+        let view = || node.view(TenantId(2));
+        wait("it to be squeezed and let go again", || {
+            let view = view();
+            view.squeezed_launches > 20 && view.resizes > 4
+        });
+        let told = view();
+        assert_eq!((told.squeezed_sms, told.unsqueezed_launches), (Some(set), 0));
+        assert!(told.longest_resize_ns >= told.resize_ns && told.resize_ns > Nanos::ZERO, "{told:?}");
+        end(request);
+        end(greedy);
+    }
 }
 
 fn end(tenant: Tenant) {

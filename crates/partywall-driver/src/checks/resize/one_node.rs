@@ -9,6 +9,7 @@ use super::{Arguments, Code, Facts, Sets, launch};
 use crate::checks::{Bench, Problem};
 use crate::clock;
 use crate::error::DriverError;
+use crate::event::Event;
 use crate::sys::{
     CU_STREAM_CAPTURE_MODE_RELAXED, CUcontext, CUgraph, CUgraphExec, CUgraphNode, CUkernel, CUresult,
     CUstream, GraphUpdate, KernelNodeParams,
@@ -38,6 +39,7 @@ pub(super) fn launches(bench: &Bench) -> Result<Facts, Problem> {
         graphs.destroy(exec)?;
     }
     graphs.changed(&mut facts)?;
+    graphs.order(&mut facts)?;
     graphs.costs(&mut facts)?;
     Ok(facts)
 }
@@ -48,15 +50,97 @@ struct Graphs<'a, 'b> {
 }
 
 impl Graphs<'_, '_> {
-    /// A graph of one launch, recorded in the stream of B.
+    /// 1 where the order of a stream is kept: what is launched as a graph and what is launched plainly, in a stream of A and in its default
+    /// stream, and in a blocking stream of A beside the default stream.
+    fn order(&self, facts: &mut Facts) -> Result<(), Problem> {
+        let (bench, api) = (self.sets.bench, self.sets.context().api());
+        let (a, in_a) = (self.sets.a.0.as_context(), self.sets.a.1.raw());
+        let _current = bench.context.push(a)?;
+        let mut blocking = CUstream::NULL;
+        // SAFETY: a place for the answer.
+        let code = unsafe { (api.cuStreamCreateWithPriority)(&mut blocking, 0, 0) };
+        api.check(code, "cuStreamCreateWithPriority", || "making a stream".into())?;
+        let cases = [
+            ("stream_waits_for_node", in_a, in_a),
+            ("default_waits_for_node", CUstream::NULL, CUstream::NULL),
+            ("default_waits_for_node_of_blocking", blocking, CUstream::NULL),
+            ("blocking_waits_for_node_of_default", CUstream::NULL, blocking),
+        ];
+        for (name, first, second) in cases {
+            let node_first = self.sets.held(
+                |stay, places| self.go_as_node(first, |stream| launch(api, stay, stream, 1, places)),
+                |done| self.behind(second, done, |stream| self.one(stream)),
+            )?;
+            facts.insert(name, f64::from(u8::from(node_first)));
+        }
+        let cases = [
+            ("node_waits_for_stream", in_a, in_a),
+            ("node_waits_for_default", CUstream::NULL, CUstream::NULL),
+            ("node_of_default_waits_for_blocking", blocking, CUstream::NULL),
+            ("node_of_blocking_waits_for_default", CUstream::NULL, blocking),
+        ];
+        for (name, first, second) in cases {
+            let node_second = self.sets.held(
+                |stay, places| launch(api, stay, first, 1, places),
+                |done| self.behind(second, done, |stream| self.go_as_node(stream, |other| self.one(other))),
+            )?;
+            facts.insert(name, f64::from(u8::from(node_second)));
+        }
+        // SAFETY: nothing is in it any more.
+        let _ = unsafe { (api.cuStreamDestroy_v2)(blocking) };
+        Ok(())
+    }
+
+    /// A launch of one block.
+    fn one(&self, stream: CUstream) -> Result<(), DriverError> {
+        let mut arguments = Arguments { stay: 0, ..self.sets.arguments() };
+        launch(self.sets.context().api(), self.code.function, stream, 1, arguments.places().as_mut_ptr())
+    }
+
+    /// Launches into a stream, and records an event behind that.
+    fn behind(
+        &self,
+        stream: CUstream,
+        done: &Event,
+        launches: impl FnOnce(CUstream) -> Result<(), DriverError>,
+    ) -> Result<(), DriverError> {
+        launches(stream)?;
+        let api = self.sets.context().api();
+        // SAFETY: an event and a stream that are alive.
+        let code = unsafe { (api.cuEventRecord)(done.raw(), stream) };
+        api.check(code, "cuEventRecord", || "recording an event".into())
+    }
+
+    /// Has a launch go into a stream as a graph that is recorded in the stream of B.
+    fn go_as_node(
+        &self,
+        stream: CUstream,
+        launches: impl FnOnce(CUstream) -> Result<(), DriverError>,
+    ) -> Result<(), DriverError> {
+        let exec = self.instantiated(self.recorded_of(launches)?)?;
+        self.launch(exec, stream)?;
+        self.destroy(exec)
+    }
+
+    /// A graph of one launch of all blocks, recorded in the stream of B.
     fn recorded(&self) -> Result<CUgraph, DriverError> {
+        let mut arguments = self.sets.arguments();
+        let (api, function) = (self.sets.context().api(), self.code.function);
+        self.recorded_of(|stream| {
+            launch(api, function, stream, self.sets.blocks, arguments.places().as_mut_ptr())
+        })
+    }
+
+    /// A graph of what `launches` launches.
+    fn recorded_of(
+        &self,
+        launches: impl FnOnce(CUstream) -> Result<(), DriverError>,
+    ) -> Result<CUgraph, DriverError> {
         let (api, stream) = (self.sets.context().api(), self.sets.b.1.raw());
         // SAFETY: a stream that is alive.
         let code = unsafe { (api.cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_RELAXED) };
         api.check(code, "cuStreamBeginCapture_v2", || "beginning to record a graph".into())?;
-        let mut arguments = self.sets.arguments();
-        let launched =
-            launch(api, self.code.function, stream, self.sets.blocks, arguments.places().as_mut_ptr());
+        let launched = launches(stream);
         let mut graph = CUgraph::NULL;
         // SAFETY: as above, and a place for the answer.
         let code = unsafe { (api.cuStreamEndCapture)(stream, &mut graph) };

@@ -13,8 +13,7 @@ use crate::checks::{Bench, Problem};
 use crate::error::DriverError;
 use crate::event::Event;
 use crate::memory::DeviceBuffer;
-use crate::module::Function;
-use crate::sys::{CU_STREAM_NON_BLOCKING, CUcontext, CUgraphExec, CUstream};
+use crate::sys::{CU_STREAM_NON_BLOCKING, CUcontext, CUfunction, CUgraphExec, CUstream};
 
 /// What is put into a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +121,7 @@ impl Case<'_, '_> {
         let mut arguments = Arguments { stay: 0, ..self.sets.arguments() };
         // Ready before the kernel stays: to make a graph ready may wait for it.
         let second_graph = match second.0 {
-            Graph => Some(self.recorded(&count, &mut arguments.places())?),
+            Graph => Some(self.recorded(count.raw(), arguments.places().as_mut_ptr())?),
             _ => None,
         };
         let mut first_graph = None;
@@ -135,7 +134,7 @@ impl Case<'_, '_> {
                 self.put(first, stay, places, &words, first_graph)
             },
             |done| {
-                self.put(second, &count, &mut arguments.places(), &words, second_graph)?;
+                self.put(second, count.raw(), arguments.places().as_mut_ptr(), &words, second_graph)?;
                 self.record(done, second.1)
             },
         );
@@ -156,8 +155,8 @@ impl Case<'_, '_> {
     fn put(
         &self,
         (what, named): (What, Named),
-        kernel: &Function,
-        places: &mut [*mut c_void; 3],
+        kernel: CUfunction,
+        places: *mut *mut c_void,
         words: &[DeviceBuffer; 2],
         graph: Option<CUgraphExec>,
     ) -> Result<(), DriverError> {
@@ -165,7 +164,7 @@ impl Case<'_, '_> {
         let api = context.api();
         let (to, from) = (words[0].address(), words[1].address());
         match what {
-            Kernel => launch(api, kernel.raw(), stream, 1, places.as_mut_ptr()),
+            Kernel => launch(api, kernel, stream, 1, places),
             Graph => {
                 let exec = graph.unwrap_or(CUgraphExec::NULL);
                 // SAFETY: a graph that is ready, and a stream.
@@ -187,10 +186,10 @@ impl Case<'_, '_> {
     }
 
     /// A graph of one kernel, recorded in a stream of the green context.
-    fn recorded(&self, kernel: &Function, places: &mut [*mut c_void; 3]) -> Result<CUgraphExec, DriverError> {
+    fn recorded(&self, kernel: CUfunction, places: *mut *mut c_void) -> Result<CUgraphExec, DriverError> {
         let (api, on) = (self.sets.context().api(), &self.sets.a.1);
         on.begin_capture()?;
-        let launched = launch(api, kernel.raw(), on.raw(), 1, places.as_mut_ptr());
+        let launched = launch(api, kernel, on.raw(), 1, places);
         let graph = on.end_capture();
         launched?;
         let graph = graph?;

@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use partywall_core::sm_sets::SmSet;
 use partywall_core::tenant::Class;
 use partywall_core::units::Nanos;
 use partywall_driver::mps::Contact;
+use partywall_node::tenant::Place as TenantPlace;
 
 use crate::load::Schedule;
 use crate::plan::{NodeSetting, Place, Plan};
@@ -357,11 +357,12 @@ impl Node for FakeNode {
         &mut self,
         name: &str,
         class: Class,
-        sms: Option<SmSet>,
+        TenantPlace { sms, squeezed }: TenantPlace,
     ) -> Result<BTreeMap<String, String>, String> {
         self.names.push(name.to_owned());
         let sms = sms.map_or_else(|| "all".to_owned(), |set| set.to_string());
-        Ok([("NODE".to_owned(), format!("{}: {name} {class} {sms}", self.setting))].into())
+        let squeezed = squeezed.map_or_else(String::new, |set| format!(", squeezed {set}"));
+        Ok([("NODE".to_owned(), format!("{}: {name} {class} {sms}{squeezed}", self.setting))].into())
     }
     fn stands_around(&mut self, name: &str, pid: u32) -> Result<(), String> {
         if self.deaf { Err(format!("process {pid} of {name} has not registered")) } else { Ok(()) }

@@ -1,4 +1,5 @@
 use partywall_core::sm_arbiter::MAX_BACKOFF;
+use partywall_shim_api::page::SmSet;
 use proptest::prelude::*;
 
 use super::*;
@@ -172,6 +173,9 @@ fn options_are_parts_of_a_text() {
     assert_eq!(parse("chunk=0us,launches=4"), Ok(LaunchOptions { chunk: Nanos::ZERO, launches: 4, ..on }));
     assert_eq!(parse("chunk=250us").map(|options| options.chunk), Ok(Nanos::from_micros(250)));
     assert_eq!(parse("off").map(|options| options.decided), Ok(false));
+    let squeezed = |text| parse(text).map(|options| options.squeezed);
+    assert_eq!(squeezed("squeezed=16"), Ok(Some(Share::Sms(SmCount(16)))));
+    assert_eq!(squeezed("squeezed=12%,chunks=1"), Ok(Some(Share::Percent(12))));
     assert_eq!(parse("release=1ms").map(|options| options.release), Ok(Nanos::from_millis(1)));
     for (text, says) in [
         ("chunks=17", "1 to 16"),
@@ -179,6 +183,7 @@ fn options_are_parts_of_a_text() {
         ("chunky=1", "chunks=2"),
         ("chunks=x", "x"),
         ("chunk=5s", "at most 4 s"),
+        ("squeezed=all", "write a percentage"),
     ] {
         let error = parse(text).unwrap_err();
         assert!(error.contains(says), "{text}: {error}");
@@ -190,7 +195,8 @@ fn s7_a_setting_holds_for_those_that_are_there_and_those_that_come() {
     let mut scene = Scene::new(&[LS, BE]);
     scene.active(0, true);
     assert_eq!(scene.holds(), [false, true]);
-    scene.squeeze.set(Setting { hold: false, chunk: Nanos::from_micros(400) });
+    let free = Setting { hold: false, squeezed: false, chunk: Nanos::from_micros(400) };
+    scene.squeeze.set(scene.now, free);
     assert_eq!(scene.holds(), [false; 2]);
     scene.add(BE);
     assert_eq!(scene.holds(), [false; 3]);
@@ -198,19 +204,55 @@ fn s7_a_setting_holds_for_those_that_are_there_and_those_that_come() {
     assert_eq!(chunks(&scene), [400_000; 2]);
     // The newcomer has changed who there is; the request goes on.
     scene.later(Nanos(0));
-    scene.squeeze.set(LaunchOptions::default().setting());
+    scene.squeeze.set(scene.now, LaunchOptions::default().setting(false));
     assert_eq!((scene.holds(), chunks(&scene)), (vec![false, true, true], [100_000; 2]));
+}
+
+#[test]
+fn s8_who_has_a_squeezed_set_is_squeezed_and_not_held() {
+    let mut scene = Scene::new(&[LS, BE]);
+    let page = Arc::new(Mapped::create(1, 0, 0, None).unwrap().0);
+    page.header.set_squeezed(SmSet { first: 58, groups: 8, sms_per_group: 2 });
+    scene.squeeze.add(scene.now, ProcessId(2), TenantId(2), BE, &page);
+    scene.pages.push(page);
+    scene.later(Nanos::from_millis(9));
+    scene.later(Nanos::from_millis(9));
+    scene.squeeze.set(scene.now, LaunchOptions::default().setting(true));
+    let told = |scene: &Scene| {
+        let node = |at: usize| &scene.pages[at].node;
+        let hold = [1, 2].map(|at| node(at).hold.load(Ordering::Relaxed));
+        (hold, node(1).resized_ns.load(Ordering::Relaxed), node(2).resized_ns.load(Ordering::Relaxed))
+    };
+    scene.active(0, true);
+    let squeezed_at = scene.now.0;
+    assert_eq!(told(&scene), ([1, HOLD_SQUEEZED], 0, squeezed_at));
+    scene.later(Nanos::from_millis(3));
+    assert_eq!(told(&scene), ([1, HOLD_SQUEEZED], 0, squeezed_at), "nothing has changed since");
+    // A safer setting, and something that is measured.
+    scene.squeeze.set(scene.now, LaunchOptions::default().setting(false));
+    assert_eq!(told(&scene), ([1, 1], 0, scene.now.0));
+    scene.squeeze.set(scene.now, LaunchOptions::default().setting(true));
+    scene.squeeze.hold_until(scene.now, scene.now.saturating_add(Nanos(1)));
+    assert_eq!(told(&scene).0, [HOLD_MEASURING; 2]);
+    scene.later(Nanos(1));
+    assert_eq!(told(&scene).0, [1, HOLD_SQUEEZED]);
+    scene.active(0, false);
+    scene.later(Nanos::from_millis(3));
+    assert_eq!(told(&scene), ([0, 0], 0, scene.now.0));
 }
 
 #[test]
 fn settings_go_from_safe_to_free_and_have_the_one_that_was_asked_for() {
     let options = LaunchOptions::default();
-    let settings = options.settings();
+    let settings = options.settings(false);
     assert_eq!(settings[0].to_string(), "held for requests, chunks of 25 us");
     assert_eq!(settings[5].to_string(), "not held, chunks of 400 us");
-    assert!(settings.contains(&options.setting()) && settings.len() == 6);
+    assert!(settings.contains(&options.setting(false)) && settings.len() == 6);
+    let squeezing = options.settings(true);
+    assert_eq!(squeezing[4].to_string(), "squeezed for requests, chunks of 100 us");
+    assert!(squeezing.contains(&options.setting(true)) && squeezing.len() == 8);
     let counted = LaunchOptions { chunk: Nanos::ZERO, ..options };
-    assert_eq!(counted.settings().len(), 2);
+    assert_eq!((counted.settings(false).len(), counted.settings(true).len()), (2, 3));
 }
 
 /// What can happen to three latency-sensitive and two best-effort processes.
@@ -258,7 +300,8 @@ proptest! {
                     scene.squeeze.hold_until(now, now.saturating_add(Nanos(time)));
                 }
                 Happens::Setting(hold) => {
-                    scene.squeeze.set(Setting { hold, ..LaunchOptions::default().setting() });
+                    let setting = Setting { hold, ..LaunchOptions::default().setting(false) };
+                    scene.squeeze.set(scene.now, setting);
                     is_held = hold;
                 }
             }

@@ -2,6 +2,8 @@
 
 use partywall_shim_api::page::SmSet as PageSet;
 
+use partywall_core::sm_sets::SmSet;
+
 use super::*;
 
 type Clients = Arc<Mutex<Result<BTreeSet<u32>, String>>>;
@@ -91,8 +93,12 @@ fn a_page_says_on_which_sms_its_tenant_computes() {
     let shim = bench.join(described.token);
     assert_eq!(of_page(&shim), Some(PageSet { first: 27, groups: 10, sms_per_group: 2 }));
     assert_eq!(bench.view(1).sms, set(27));
-    bench.registry().confine(TenantId(1), set(3));
-    assert_eq!(of_page(&bench.join(described.token)).map(|set| set.first), Some(3));
+    bench.registry().confine(TenantId(1), Place { sms: set(3), squeezed: set(9) });
+    assert_eq!(shim.page.header.squeezed(), None);
+    let again = bench.join(described.token);
+    let told = [of_page(&again), again.page.header.squeezed()].map(|set| set.map(|set| set.first));
+    assert_eq!(told, [Some(3), Some(9)]);
+    assert_eq!(bench.view(1).squeezed_sms, set(9));
     let free = bench.tenant(2, 10);
     assert_eq!(of_page(&bench.join(free)), None);
 }
