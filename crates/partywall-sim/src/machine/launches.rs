@@ -34,7 +34,7 @@ use crate::layout::Turnstile;
 const PIECE: f64 = 4.0;
 
 /// Of a copy within the device.
-const COPY_PIECE: Bytes = Bytes(32 << 20);
+const COPY_PIECE: Bytes = Bytes(64 << 20);
 
 /// What a launch, or that of a piece, takes a host of which nothing else is known (two or three microseconds, measured).
 const LAUNCH_NS: u64 = 2_500;

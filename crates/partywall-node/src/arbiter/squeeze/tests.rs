@@ -1,4 +1,5 @@
 use partywall_core::sm_arbiter::MAX_BACKOFF;
+use partywall_core::units::SmCount;
 use partywall_shim_api::page::SmSet;
 use proptest::prelude::*;
 
