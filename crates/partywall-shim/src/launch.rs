@@ -185,6 +185,7 @@ macro_rules! counted {
                     kernel($stream, is_movable.then_some(&into), call)
                 }
                 page().shim.launches.fetch_add(1, Ordering::Relaxed);
+                sms::enter();
                 if is_decided() {
                     // SAFETY: as below.
                     return unsafe { in_turn($($argument),*) };

@@ -16,7 +16,11 @@
 //! What has to be repaired: graphs are launched by the driver in a stream of the primary context (seen on an H200 with CUDA 13.0,
 //! November 2026), so waiting for the current context alone returns too early; the library waits for both.
 //!
-//! What is not repaired: the program is told the device's number of SMs. When it was told the tenant's, cuDNN computed wrong results, NaN among
+//! Not every way to make a context current is a call that this library sees: in a PyTorch process the primary context was current again where
+//! streams were made and kernels launched (CUDA 13.0), and nothing was confined. So both make the green context current first ([`enter`]).
+//!
+//! What is not repaired: in a green context the default stream and streams that block do not wait for each other, and the driver refuses the
+//! handle of the per-thread default stream. The first is said on standard error where a program makes such a stream. And the program is told the device's number of SMs. When it was told the tenant's, cuDNN computed wrong results, NaN among
 //! them, with 48, 84, 92 and 104 SMs of 132 on that machine, and right ones with 64; told all, it computed right ones with every number.
 //! A program that launches a cooperative kernel of a block for each SM is refused by the driver, with an error that says so. Who
 //! asks for the SMs of the context (`cuCtxGetDevResource`) is told the tenant's.
@@ -39,8 +43,9 @@
 //! - S6: the squeezed set cannot be had: the process computes, and is held where it would be squeezed.
 #![allow(non_snake_case, reason = "the names are the driver's")]
 
-use std::ffi::{c_uint, c_ulonglong, c_void};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use partywall_shim_api::page::SmSet;
@@ -69,11 +74,13 @@ pub(crate) static HOOKS: &[Hook] = hooks![
     cuStreamGetCtx_v2,
     cuStreamGetCtx_v2_ptsz,
     cuCtxGetDevResource,
+    cuStreamCreate,
+    cuStreamCreateWithPriority,
     cuGreenCtxCreate,
 ];
 
 mod real {
-    use super::{CUcontext, CUdevice, CUstream, c_uint, c_ulonglong, c_void};
+    use super::{CUcontext, CUdevice, CUstream, c_int, c_uint, c_ulonglong, c_void};
 
     crate::real::functions! {
         fn cuCtxSetCurrent(context: CUcontext);
@@ -87,6 +94,8 @@ mod real {
         fn cuStreamGetCtx_ptsz(stream: CUstream, context: *mut CUcontext);
         fn cuStreamGetCtx_v2(stream: CUstream, context: *mut CUcontext, green: *mut *mut c_void);
         fn cuStreamGetCtx_v2_ptsz(stream: CUstream, context: *mut CUcontext, green: *mut *mut c_void);
+        fn cuStreamCreate(stream: *mut CUstream, flags: c_uint);
+        fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
         fn cuCtxGetDevResource(context: CUcontext, resource: *mut c_void, kind: c_uint);
         fn cuGreenCtxCreate(green: *mut *mut c_void, description: *mut c_void, device: CUdevice, flags: c_uint);
     }
@@ -249,6 +258,57 @@ pub(crate) fn synchronize(context: Option<CUcontext>, wait: impl Fn() -> CUresul
     ];
     let waited = views.into_iter().flatten().map(green::synchronize);
     waited.fold(CUresult::SUCCESS, |first, result| if first == CUresult::SUCCESS { result } else { first })
+}
+
+/// Makes the green context current where the primary one is, before something is made or launched whose SMs follow from that.
+#[inline]
+pub(crate) fn enter() {
+    if let Some(confined) = confined() {
+        confined.enter();
+    }
+}
+
+impl Confined {
+    #[cold]
+    fn enter(&self) {
+        if current() == self.primary {
+            // SAFETY: the other view of the context that is current. Where that fails, what comes next says so.
+            let _ = unsafe { real::cuCtxSetCurrent(self.green) };
+        }
+    }
+}
+
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
+
+/// Whether it was said what becomes of streams that block.
+static BLOCKING: Once = Once::new();
+
+/// A stream is about to be made.
+fn making_a_stream(flags: c_uint) {
+    enter();
+    if flags & NON_BLOCKING == 0 && confined().is_some() {
+        BLOCKING.call_once(|| {
+            say("confined to some SMs, the default stream and streams that block do not wait for each other; \
+                 a program that relies on it has to run without a share");
+        });
+    }
+}
+
+unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> CUresult {
+    making_a_stream(flags);
+    // SAFETY: the arguments are the program's, passed on as they are.
+    unsafe { real::cuStreamCreate(stream, flags) }
+}
+
+unsafe extern "C" fn cuStreamCreateWithPriority(
+    stream: *mut CUstream,
+    flags: c_uint,
+    priority: c_int,
+) -> CUresult {
+    making_a_stream(flags);
+    // SAFETY: as above.
+    unsafe { real::cuStreamCreateWithPriority(stream, flags, priority) }
 }
 
 fn current() -> CUcontext {

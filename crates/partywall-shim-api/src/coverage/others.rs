@@ -132,6 +132,10 @@ pub(super) const STREAMS: Subject = Subject {
             &["cuStreamGetCtx"],
             "of a tenant that is confined to some SMs: names the primary context for streams on these SMs",
         ),
+        enforced(
+            &["cuStreamCreate", "cuStreamCreateWithPriority"],
+            "where the tenant is confined to some SMs, streams are made on these",
+        ),
         passed(
             &[
                 "cuEventCreate",
@@ -144,8 +148,6 @@ pub(super) const STREAMS: Subject = Subject {
                 "cuStreamAddCallback",
                 "cuStreamBatchMemOp",
                 "cuStreamCopyAttributes",
-                "cuStreamCreate",
-                "cuStreamCreateWithPriority",
                 "cuStreamGetAttribute",
                 "cuStreamGetDevice",
                 "cuStreamGetFlags",

@@ -119,9 +119,9 @@ fn alone(file: &str, commands: &[&str]) -> Vec<String> {
 fn results_are_the_same_under_resizes() {
     let expected = alone("resized", &["order"]);
     for own in [None, Some(OWN)] {
-        let (lines, [there, not, _], resizes) = resized("resized", &["order"], own);
+        let (lines, [there, ..], resizes) = resized("resized", &["order"], own);
         assert_eq!(lines, expected);
-        assert!(there > 0 && not > 0 && resizes > 1, "{there} and {not} launches, {resizes} resizes");
+        assert!(there > 0 && resizes > 1, "{there} launches, {resizes} resizes");
     }
 }
 

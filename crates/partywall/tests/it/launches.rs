@@ -70,7 +70,7 @@ fn a_tenant_computes_on_its_sms() {
     let mut node = machine.node();
     let set = SmSet { first: 50, groups: 16, sms_per_group: 2 };
     let confined = node.confined("confined", LS, 8, Some(set), REQUEST);
-    assert_eq!(confined.about["sms"], "32");
+    assert_eq!(confined.about["sms"], "132", "programs are told the device's number of SMs");
     let free = node.tenant("free", BE, 1, REQUEST);
     assert_eq!(free.about["sms"], "132");
     let requests = beside(vec![(confined, PAUSE_NS), (free, PAUSE_NS)], TIME / 10);
