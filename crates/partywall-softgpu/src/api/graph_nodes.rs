@@ -228,8 +228,9 @@ fn first(node: &KernelNodeV1) -> KernelNode {
 fn launch(process: &Process, node: &KernelNode) -> Result<Operation, Code> {
     let shape = Shape { grid: node.grid, block: node.block, shared: node.shared };
     let function = if node.function == 0 { node.kernel } else { node.function };
-    // cuda.h says that the context is ignored where a function is given; an H200 with CUDA 13.0 did not. 0 is the current one.
-    let sms = process.context(node.context)?.sms();
+    // cuda.h: "This field is ignored if func is set". Then it is the current context (H200, CUDA 13.0), as it is for 0.
+    let context = if node.function == 0 { node.context } else { 0 };
+    let sms = process.context(context)?.sms();
     let (parameters, extra) = (In::from_address(node.parameters), In::from_address(node.extra));
     Ok(Operation::Launch(Arc::new(made(process, function, shape, parameters, extra, sms)?)))
 }
