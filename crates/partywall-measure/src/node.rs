@@ -40,18 +40,18 @@ const REGISTERED_WITHIN: Nanos = Nanos::from_secs(3);
 const LOOK_EVERY: Nanos = Nanos::from_millis(10);
 
 /// What of a tenant's facts is counted over a run: whole numbers that only grow.
-const COUNTED: [&str; 10] = [
+const COUNTED: [&str; 7] = [
     "launches",
     "graph_launches",
-    "graphs_cut",
-    "graphs_whole",
-    "graphs_unsqueezed",
     "squeezed_launches",
     "unsqueezed_launches",
     "resizes",
     "late_packets",
     "processes_refused",
 ];
+
+/// What of a tenant's facts is so at a moment.
+const STANDS: [&str; 4] = ["graphs_cut", "graphs_whole", "graphs_unsqueezed", "longest_resize_ns"];
 
 /// What stands around programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,15 +201,17 @@ impl Node for OwnNode {
 fn facts(view: &TenantView) -> NodeRecord {
     // By name, so that a record says what the node counts, whatever that is in this version.
     let all = serde_json::to_value(view).unwrap_or(Value::Null);
-    let mut counted: BTreeMap<String, u64> =
-        COUNTED.iter().filter_map(|&name| Some((name.to_owned(), all.get(name)?.as_u64()?))).collect();
+    let named = |names: &[&str]| -> BTreeMap<String, u64> {
+        names.iter().filter_map(|&name| Some((name.to_owned(), all.get(name)?.as_u64()?))).collect()
+    };
+    let mut counted = named(&COUNTED);
     counted.insert("held_ns".to_owned(), view.held_ns.0);
-    counted.insert("longest_resize_ns".to_owned(), view.longest_resize_ns.0);
     counted.insert("memory_refusals".to_owned(), view.memory.refusals);
     NodeRecord {
         tenant: view.name.clone(),
         sms: view.sms.map(|set| set.sms().0),
         counted,
+        stood: named(&STANDS),
         guaranteed: view.guaranteed,
         reasons: view.reasons.clone(),
     }

@@ -225,7 +225,11 @@ fn cell(record: &Record, row: &Row, corun: Option<&CellRecord>) -> Cell {
 fn node_note(corun: &CellRecord) -> Option<String> {
     let mut said = Vec::new();
     for one in &corun.node {
-        let count = |what: &str| one.counted.get(what).copied().filter(|count| *count > 0);
+        // Records of earlier versions have what stood among what was counted.
+        let count = |what: &str| {
+            let known = one.stood.get(what).or_else(|| one.counted.get(what));
+            known.copied().filter(|count| *count > 0)
+        };
         let held = count("held_ns").map(|ns| format!("{} held {:.1} s", one.tenant, ns as f64 / 1e9));
         said.extend(held);
         said.extend(count("graphs_cut").map(|cut| format!("{} graphs of {} cut", cut, one.tenant)));

@@ -297,6 +297,7 @@ fn tenants_of_a_node_get_its_environment_and_what_it_counts_is_kept() {
     assert_eq!(names, ["fast", "stream"]);
     // Seven in each of two rounds.
     assert_eq!(corun.node[0].counted["held_ns"], 14);
+    assert!(corun.node[0].stood["graphs_cut"] > 14, "what stands is no difference");
     assert!(cells.iter().filter(|cell| cell.kind == CellKind::Solo).all(|cell| cell.node.is_empty()));
 }
 

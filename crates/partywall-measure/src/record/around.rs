@@ -12,8 +12,10 @@ pub struct NodeRecord {
     pub tenant: String,
     /// SMs that it was confined to; null where it was not.
     pub sms: Option<u32>,
-    /// What was counted, by the names of the node's facts: `held_ns`, `launches`, `graphs_cut`.
+    /// What was counted, by the names of the node's facts: `held_ns`, `launches`, `squeezed_launches`.
     pub counted: BTreeMap<String, u64>,
+    /// What was so at their end, by these names: `graphs_cut`, and since the tenant's start `longest_resize_ns`.
+    pub stood: BTreeMap<String, u64>,
     /// Whether what was promised to it could be enforced; null where nobody knows.
     pub guaranteed: Option<bool>,
     /// Why not.

@@ -174,7 +174,8 @@ fn settings_of_one_wall_are_joined_and_what_a_node_says_is_a_note() {
     (other.0.setting, other.1.setting) = ("100/12".to_owned(), "100/12".to_owned());
     other.1.node = vec![partywall_measure::record::NodeRecord {
         tenant: "stream".to_owned(),
-        counted: [("held_ns".to_owned(), 2_500_000_000), ("graphs_cut".to_owned(), 3)].into(),
+        counted: [("held_ns".to_owned(), 2_500_000_000)].into(),
+        stood: [("graphs_cut".to_owned(), 3)].into(),
         ..Default::default()
     }];
     record.rows.push(other.0);

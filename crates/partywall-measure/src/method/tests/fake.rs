@@ -371,7 +371,8 @@ impl Node for FakeNode {
         self.held += 7;
         let fact = |name: &String| {
             let counted = [("held_ns".to_owned(), self.held)].into();
-            NodeRecord { tenant: name.clone(), counted, ..NodeRecord::default() }
+            let stood = [("graphs_cut".to_owned(), self.held)].into();
+            NodeRecord { tenant: name.clone(), counted, stood, ..NodeRecord::default() }
         };
         self.names.iter().map(fact).collect()
     }
