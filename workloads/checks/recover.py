@@ -156,6 +156,9 @@ def order_kept(by_name):
     wrong = {}
     back = [name for name in (OTHER, CULPRIT) if by_name[name]["activity"] == "running"]
     for name in FIRST:
+        if by_name[name]["activity"] != "running":
+            wrong[f"{name} running"] = by_name[name]["activity"]
+            continue
         late = [other for other in back if by_name[other]["running_for_ns"] > by_name[name]["running_for_ns"]]
         if late:
             wrong["order"] = f"{name} was started after {', '.join(late)}"
