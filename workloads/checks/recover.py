@@ -17,6 +17,7 @@ import contextlib
 import glob
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -31,6 +32,8 @@ TENANT = os.path.join(os.path.dirname(HERE), "torch", "tenant.py")
 LIMIT_S = 120
 END_S = 30
 POLL_S = 0.2
+# Names one machine, and nobody needs it.
+UUID = re.compile("GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 LOG_BYTES = 64 << 10
 # How often the MPS server is asked how it is, and how long an answer may take.
 STATUS_S, ANSWER_S = 0.25, 5
@@ -244,7 +247,8 @@ class Stage:
         mps, logs = os.path.join(self.folder, "node/mps"), {}
         for path in sorted(glob.glob(os.path.join(mps, "log", "*")) + [os.path.join(mps, "output")]):
             with contextlib.suppress(OSError), open(path, "rb") as file:
-                logs[os.path.relpath(path, mps)] = file.read()[-LOG_BYTES:].decode(errors="replace").splitlines()
+                text = UUID.sub("GPU-...", file.read()[-LOG_BYTES:].decode(errors="replace"))
+                logs[os.path.relpath(path, mps)] = text.splitlines()
         return logs
 
     @contextlib.contextmanager

@@ -289,8 +289,10 @@ fn making_a_stream(flags: c_uint) {
     enter();
     if flags & NON_BLOCKING == 0 && confined().is_some() {
         BLOCKING.call_once(|| {
-            say("confined to some SMs, the default stream and streams that block do not wait for each other; \
-                 a program that relies on it has to run without a share");
+            say(
+                "confined to some SMs, the default stream and streams that block do not wait for each other; \
+                 a program that relies on it has to run without a share",
+            );
         });
     }
 }

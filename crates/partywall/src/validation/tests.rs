@@ -49,7 +49,8 @@ fn a_node_is_simulated_as_it_was_set() {
         let options = setting.launch_options().unwrap();
         let turnstile =
             Turnstile { chunks: options.chunks, chunk: options.chunk, launches: options.launches };
-        let launches = NodeLaunches { turnstile, hold: options.setting(false).hold, release: options.release };
+        let launches =
+            NodeLaunches { turnstile, hold: options.setting(false).hold, release: options.release };
         let launches = options.decided.then_some(launches);
         assert_eq!(read.node, Node { mps: setting.mps, launches }, "{text}");
         assert_eq!((read.ls, read.be), (setting.ls_sms.map(SmCount), setting.be_sms.map(SmCount)), "{text}");

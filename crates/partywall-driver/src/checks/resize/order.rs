@@ -42,8 +42,11 @@ enum Named {
 use Named::{Legacy, Made, Null, PerThread};
 use What::{Copy as Move, Event as Mark, Fill, Graph, Kernel};
 
+/// What, and where.
+type Put = (What, Named);
+
 /// 1 where the second waits for the first, 0 where not, -1 where one of them is refused. In each, both are put in while the green context is current.
-const CASES: [(&str, (What, Named), (What, Named)); 17] = [
+const CASES: [(&str, Put, Put); 17] = [
     ("null_kernel_kernel", (Kernel, Null), (Kernel, Null)),
     ("null_kernel_graph", (Kernel, Null), (Graph, Null)),
     ("null_kernel_fill", (Kernel, Null), (Fill, Null)),
@@ -112,7 +115,7 @@ impl Case<'_, '_> {
         }
     }
 
-    fn waits(&self, first: (What, Named), second: (What, Named)) -> Result<bool, Problem> {
+    fn waits(&self, first: Put, second: Put) -> Result<bool, Problem> {
         let context = self.sets.context();
         let _current = context.push(self.current)?;
         let count = context.module(PTX.trim_end_matches('\0'))?.function("count_by_sm")?;
@@ -154,7 +157,7 @@ impl Case<'_, '_> {
 
     fn put(
         &self,
-        (what, named): (What, Named),
+        (what, named): Put,
         kernel: CUfunction,
         places: *mut *mut c_void,
         words: &[DeviceBuffer; 2],
