@@ -20,10 +20,12 @@
 //! streams were made and kernels launched (CUDA 13.0), and nothing was confined. So both make the green context current first ([`enter`]).
 //!
 //! What is not repaired: in a green context the default stream and streams that block do not wait for each other, and the driver refuses the
-//! handle of the per-thread default stream. The first is said on standard error where a program makes such a stream. And the program is told the device's number of SMs. When it was told the tenant's, cuDNN computed wrong results, NaN among
-//! them, with 48, 84, 92 and 104 SMs of 132 on that machine, and right ones with 64; told all, it computed right ones with every number.
-//! A program that launches a cooperative kernel of a block for each SM is refused by the driver, with an error that says so. Who
-//! asks for the SMs of the context (`cuCtxGetDevResource`) is told the tenant's.
+//! handle of the per-thread default stream. The first is said on standard error where a program makes such a stream.
+//!
+//! Programs are told the device's number of SMs. When they were told the tenant's while the driver went by another one, because they were not
+//! confined, cuDNN computed wrong results, NaN among them, with 48, 84, 92 and 104 of 132, and nobody noticed anything with 64: too
+//! much to risk for the sake of cooperative kernels of a block for each SM, which the driver refuses with an error that says so. Who asks for the
+//! SMs of the context (`cuCtxGetDevResource`) is told the tenant's.
 //!
 //! A best-effort tenant may have a second set besides, the *squeezed* one, a part of the first: another green context, which is never made
 //! current for the program. What is launched onto it is [`crate::launch`]'s business.

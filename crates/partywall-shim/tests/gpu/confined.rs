@@ -119,7 +119,7 @@ pub(crate) fn run() {
         unsafe { ok((cuda.cuDeviceGetAttribute)(&raw mut sms, SM_COUNT, 0)) };
         sms as u32
     };
-    assert_eq!(sms(&cuda), ALL_SMS, "cuDNN computes wrong results otherwise");
+    assert_eq!(sms(&cuda), ALL_SMS, "the device's");
     for _ in 0..2 {
         let context = primary(&cuda);
         let mut resource = [0_u32; RESOURCE_WORDS];
