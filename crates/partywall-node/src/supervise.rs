@@ -81,13 +81,16 @@ struct Alive {
     ours: bool,
     /// Since it was asked to stop: when to stop waiting for it.
     kill_at: Option<Nanos>,
-    /// When to ask again, which ends its grace.
+    /// When to ask again, which ends its grace, until it has ended.
     hurry_at: Option<Nanos>,
 }
 
 /// How long a tenant has after SIGTERM that a fault of the GPU has ended: all that it had there is lost anyway, and its neighbours
 /// cannot start before it has ended.
 const FAULT_GRACE: Nanos = Nanos::from_secs(2);
+
+/// How often a shepherd is asked whose tenant is to have no more grace: of two signals that come before it has looked, it sees one.
+const HURRY_EVERY: Nanos = Nanos::from_millis(200);
 
 /// Something that others want to know of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -309,8 +312,9 @@ impl Tenant {
     pub(crate) fn tick(&mut self, now: Nanos) {
         match &mut self.standing {
             Standing::Alive(alive) => {
-                if alive.hurry_at.take_if(|at| *at <= now).is_some() {
+                if alive.hurry_at.is_some_and(|at| at <= now) {
                     let _ = pidfd_send_signal(&alive.fd, Signal::TERM);
+                    alive.hurry_at = Some(now.saturating_add(HURRY_EVERY));
                 }
                 if alive.kill_at.is_some_and(|at| at <= now) {
                     // Its end is seen at the descriptor, and the sweeping begins then.
@@ -486,6 +490,9 @@ impl Kept {
 impl Alive {
     fn ask_to_stop(&mut self, grace: Nanos, now: Nanos) {
         let _ = pidfd_send_signal(&self.fd, Signal::TERM);
+        if self.kill_at.is_some() {
+            self.hurry_at = Some(now.saturating_add(HURRY_EVERY));
+        }
         self.kill_at = Some(now.saturating_add(grace).saturating_add(SHEPHERD_GRACE));
     }
 }

@@ -82,7 +82,7 @@ fn a_tenant_with_a_squeezed_set_goes_on_there() {
         let view = || node.view(TenantId(2));
         wait("it to be squeezed and let go again", || {
             let view = view();
-            view.squeezed_launches > 20 && view.resizes > 4
+            view.squeezed_launches > 4 && view.resizes > 1
         });
         let told = view();
         assert_eq!((told.squeezed_sms, told.unsqueezed_launches), (Some(set), 0));
