@@ -49,7 +49,7 @@ mod tests;
 pub(crate) use announce::{clear_behind, take};
 use copier::Desk;
 use cuda::{Gate, Planes, Rows};
-pub(crate) use cuda::{LEGACY, PER_THREAD, apart, is_through, runs};
+pub(crate) use cuda::{LEGACY, PER_THREAD, apart, handle, is_through, runs};
 pub(crate) use driver::Stream;
 use pool::Pool;
 use route::{between, planes, rows, to_device, to_host};

@@ -126,7 +126,8 @@ fn check(result: CUresult) -> Result<(), Code> {
     if result == CUresult::SUCCESS { Ok(()) } else { Err(result) }
 }
 
-fn handle(stream: Stream) -> CUstream {
+/// A stream, as functions of the driver are told.
+pub(crate) fn handle(stream: Stream) -> CUstream {
     CUstream(ptr::with_exposed_provenance_mut(stream))
 }
 

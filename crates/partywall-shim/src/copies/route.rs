@@ -24,6 +24,12 @@ fn is_small(direction: usize, bytes: usize) -> bool {
         || bytes as u64 <= node.direct_max_bytes[direction].load(Ordering::Relaxed)
 }
 
+/// Whether a copy of which nobody has said which way it goes goes straight to the driver in any case.
+#[inline]
+fn is_small_anyway(bytes: usize) -> bool {
+    !within::is_large(bytes) && is_small(IN, bytes) && is_small(OUT, bytes)
+}
+
 /// Counts a copy that goes straight to the driver.
 #[inline]
 fn count(direction: usize, bytes: usize) {
@@ -169,8 +175,7 @@ pub(super) fn between(
     blocks: bool,
     pass: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let is_launch = within::is_large(bytes);
-    if !is_launch && is_small(IN, bytes) && is_small(OUT, bytes) {
+    if is_small_anyway(bytes) {
         return pass();
     }
     let is_host = |kind| matches!(kind, Kind::Pinned | Kind::Pageable);
@@ -181,7 +186,7 @@ pub(super) fn between(
         (kind, Kind::Device) if is_host(kind) => {
             to_host(ptr::with_exposed_provenance_mut(to as usize), from, bytes, stream, blocks, pass)
         }
-        (Kind::Device, Kind::Device) if is_launch => within::between(to, from, bytes, stream),
+        (Kind::Device, Kind::Device) if within::is_large(bytes) => within::between(to, from, bytes, stream),
         _ => pass(),
     }
 }
@@ -241,7 +246,7 @@ pub(super) fn rows(
     // SAFETY: null or the program's description of a copy, which it vouches for.
     let Some(&rows) = (unsafe { copy.as_ref() }) else { return pass() };
     let bytes = rows.width.saturating_mul(rows.height);
-    if bytes == 0 || !within::is_large(bytes) && is_small(IN, bytes) && is_small(OUT, bytes) {
+    if bytes == 0 || is_small_anyway(bytes) {
         return pass();
     }
     let offset = |x: usize, y: usize, pitch: usize| x.wrapping_add(y.wrapping_mul(pitch));
@@ -281,7 +286,7 @@ pub(super) fn planes(
     let Some(&planes) = (unsafe { copy.as_ref() }) else { return pass() };
     let plane = planes.width.saturating_mul(planes.height);
     let bytes = plane.saturating_mul(planes.depth);
-    if bytes == 0 || !within::is_large(bytes) && is_small(IN, bytes) && is_small(OUT, bytes) {
+    if bytes == 0 || is_small_anyway(bytes) {
         return pass();
     }
     let side = |kind, host, device, (x, y, z): (usize, usize, usize), pitch: usize, height: usize| Side {

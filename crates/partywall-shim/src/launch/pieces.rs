@@ -37,7 +37,7 @@ use partywall_shim_api::page::Page;
 use super::cut::{Cutting, DEVICE_LAUNCH, Handle, Outcome, cut};
 use super::turnstile::{Way, pause};
 use crate::clock::now_ns;
-use crate::copies::{Stream, apart, runs};
+use crate::copies::{Stream, apart, handle, runs};
 use crate::process::page;
 use crate::sms;
 use crate::sys::{CUresult, CUstream};
@@ -124,10 +124,6 @@ impl Drop for Event {
         // SAFETY: nobody else has it; one that is not reached yet goes when it is (documented).
         let _ = unsafe { real::cuEventDestroy_v2(self.0) };
     }
-}
-
-fn handle(stream: Stream) -> CUstream {
-    CUstream(ptr::with_exposed_provenance_mut(stream))
 }
 
 /// Executable graphs by their handles. Leaked: in a child after `fork` its lock may be held by a thread that does not exist there.

@@ -38,7 +38,7 @@
 //! - S4: the node is gone in the middle of it: launches go as before.
 
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{c_int, c_uint, c_ulonglong};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -47,7 +47,7 @@ use partywall_shim_api::page::Page;
 
 use super::COOPERATIVE;
 use super::cut::{Exec, Handle, Ours};
-use crate::copies::{PER_THREAD, Stream, apart, runs};
+use crate::copies::{PER_THREAD, Stream, apart, handle, runs};
 use crate::sms::{self, Squeezed};
 use crate::sys::{CUresult, CUstream};
 
@@ -203,10 +203,6 @@ fn goes(stream: Stream, into: Into<'_>) -> Option<()> {
 
 fn good(result: CUresult) -> Option<()> {
     (result == CUresult::SUCCESS).then_some(())
-}
-
-fn handle(stream: Stream) -> CUstream {
-    CUstream(ptr::with_exposed_provenance_mut::<c_void>(stream))
 }
 
 impl Shared {

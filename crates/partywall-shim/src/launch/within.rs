@@ -23,12 +23,11 @@
 #![allow(non_snake_case, reason = "the names are the driver's")]
 
 use std::ffi::{c_uchar, c_uint, c_ushort};
-use std::ptr;
 use std::sync::atomic::Ordering;
 
 use super::turnstile::Way;
 use super::{decided, is_decided};
-use crate::copies::{LEGACY, PER_THREAD, Stream, meant, runs};
+use crate::copies::{LEGACY, PER_THREAD, Stream, handle, meant, runs};
 use crate::hooks::{Hook, hooks};
 use crate::process::page;
 use crate::sys::{CUresult, CUstream};
@@ -81,7 +80,7 @@ pub(crate) fn copy(
 
 /// One by a function that leaves it to the driver to find out which way it goes. The driver has said: within the device.
 pub(crate) fn between(to: u64, from: u64, bytes: usize, stream: Stream) -> CUresult {
-    let on = CUstream(ptr::with_exposed_provenance_mut(stream));
+    let on = handle(stream);
     copy(to, from, bytes, stream, |at, bytes| {
         let (to, from) = (to.wrapping_add(at as u64), from.wrapping_add(at as u64));
         // SAFETY: a part of the ranges that the program said. Within the device nobody waits for a copy, so those that would block

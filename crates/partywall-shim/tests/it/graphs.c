@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "calls.h"
+#include "words.h"
 
 enum { CELLS = 8, THREADS = 16 };
 
@@ -18,27 +18,6 @@ static void step_once(device word, handle on) {
     CALL(cuLaunchKernel,
          (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **), step, 1, 1,
          1, 32, 1, 1, 0, on, list, NULL);
-}
-
-static void fill(device word, unsigned value, handle on) {
-    CALL(cuMemsetD32Async, (device, unsigned, size_t, handle), word, value, 1, on);
-}
-
-static void copy(device to, device from, handle on) {
-    CALL(cuMemcpyDtoDAsync_v2, (device, device, size_t, handle), to, from, 4, on);
-}
-
-static device words(size_t count) {
-    device memory = 0;
-    CALL(cuMemAlloc_v2, (device *, size_t), &memory, count * 4);
-    CALL(cuMemsetD32_v2, (device, unsigned, size_t), memory, 0, count);
-    return memory;
-}
-
-static unsigned value(device word) {
-    unsigned read = 0;
-    CALL(cuMemcpyDtoH_v2, (void *, device, size_t), &read, word, 4);
-    return read;
 }
 
 static void capture(handle on) { CALL(cuStreamBeginCapture_v2, (handle, int), on, 2); }
@@ -61,18 +40,6 @@ static handle steps(device word, int count, handle on) {
     capture(on);
     for (int at = 0; at < count; at++) step_once(word, on);
     return captured(on);
-}
-
-static unsigned after_steps(unsigned start, int count) {
-    for (int at = 0; at < count; at++) start = start * 1664525u + 1013904223u;
-    return start;
-}
-
-static void expect(unsigned found, unsigned expected, int line) {
-    if (found != expected) {
-        printf("line %d: %u instead of %u\n", line, found, expected);
-        exit(1);
-    }
 }
 
 static void event_between(handle from, handle to) {

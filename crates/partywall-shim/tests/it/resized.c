@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "calls.h"
+#include "words.h"
 
 enum { CELLS = 8, STREAMS = 5, THREADS = 16, SMS = 132, ROUNDS = 1200, SHARED_ROUNDS = 60 };
 
@@ -51,27 +51,6 @@ static void step_in(enum way way, device word, handle on) {
     launch_as(way, step, 1, list, on);
 }
 
-static void fill(device word, unsigned value, handle on) {
-    CALL(cuMemsetD32Async, (device, unsigned, size_t, handle), word, value, 1, on);
-}
-
-static void copy(device to, device from, handle on) {
-    CALL(cuMemcpyDtoDAsync_v2, (device, device, size_t, handle), to, from, 4, on);
-}
-
-static device words(size_t count) {
-    device memory = 0;
-    CALL(cuMemAlloc_v2, (device *, size_t), &memory, count * 4);
-    CALL(cuMemsetD32_v2, (device, unsigned, size_t), memory, 0, count);
-    return memory;
-}
-
-static unsigned value(device word) {
-    unsigned read = 0;
-    CALL(cuMemcpyDtoH_v2, (void *, device, size_t), &read, word, 4);
-    return read;
-}
-
 /* As above, behind this stream alone. */
 static unsigned value_in(device word, handle on) {
     unsigned read = 0;
@@ -86,18 +65,6 @@ static void event_between(handle from, handle to) {
     CALL(cuEventRecord, (handle, handle), event, from);
     CALL(cuStreamWaitEvent, (handle, handle, unsigned), to, event, 0);
     CALL(cuEventDestroy_v2, (handle), event);
-}
-
-static unsigned after_steps(unsigned start, int count) {
-    for (int at = 0; at < count; at++) start = start * 1664525u + 1013904223u;
-    return start;
-}
-
-static void expect(unsigned found, unsigned expected, int line) {
-    if (found != expected) {
-        printf("line %d: %u instead of %u\n", line, found, expected);
-        exit(1);
-    }
 }
 
 static handle captured_steps(device word, int count, handle on) {
