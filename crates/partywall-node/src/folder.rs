@@ -23,9 +23,11 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use partywall_core::units::Nanos;
 use rustix::event::{Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 
+use crate::clock;
 use crate::error::Error;
 
 /// Longest path of a socket that the system takes, in bytes.
@@ -35,6 +37,12 @@ const SOCKET_PATH_MAX: usize = 107;
 /// dying node's connections before it gives up the lock, and whoever hears of it starts another one at once.
 const LOCK_ATTEMPTS: u32 = 50;
 const LOCK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// What is said of a fault about which nothing is known yet.
+pub const FAULT_REPORTED: &str = "a fault of the GPU in a client of the node's MPS daemon; whose it is, and whether it ends all clients, is being found out";
+
+/// How often it is looked whether more is known.
+const NOTE_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// A node's folder, whether a node owns it or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,9 +209,17 @@ impl TenantFolder {
         self.0.join("fault")
     }
 
-    /// What the node left in [`TenantFolder::fault`].
-    pub fn fault_note(&self) -> Option<String> {
-        fs::read_to_string(self.fault()).ok().filter(|text| !text.is_empty())
+    /// What the node left in [`TenantFolder::fault`]. Where it is still finding out, that is waited for, within `patience`.
+    pub fn fault_note(&self, patience: Nanos) -> Option<String> {
+        let until = clock::now().saturating_add(patience);
+        loop {
+            let note = fs::read_to_string(self.fault()).ok().filter(|text| !text.is_empty());
+            if note.as_deref() != Some(FAULT_REPORTED) || clock::now() >= until {
+                return note;
+            }
+            // Interrupted: then it is looked at earlier.
+            let _ = poll(&mut [], Some(&NOTE_EVERY));
+        }
     }
 
     /// The log that is written now.

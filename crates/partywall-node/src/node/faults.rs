@@ -12,7 +12,7 @@ use partywall_driver::mps::{Contact, MpsError, ServerStatus};
 
 use super::Node;
 use crate::control::{FaultReport, ServerSaid};
-use crate::folder::{Folder, write_whole};
+use crate::folder::{FAULT_REPORTED, Folder, write_whole};
 use crate::shepherd::status::End;
 use crate::supervise::Tenant;
 use crate::tenant::{FaultFacts, Sign};
@@ -302,7 +302,7 @@ impl Node<'_> {
         if self.recovery.facts.faults != number {
             self.recovery.facts.faults = number;
             self.recovery.last = Some(Last::new(number, now));
-            (self.say)(REPORTED);
+            (self.say)(FAULT_REPORTED);
         }
         if let Some(last) = &mut self.recovery.last {
             last.involved.insert(id);
@@ -311,7 +311,7 @@ impl Node<'_> {
         let Some(tenant) = index.and_then(|index| self.tenants.get_mut(index)) else {
             return Some(Event::Gone { tenant: id });
         };
-        tell_terminal(tenant, REPORTED);
+        tell_terminal(tenant, FAULT_REPORTED);
         let is_over = tenant.hold();
         let ending = tenant.kept.end.as_ref().map_or(Ending::Failed, End::ending);
         is_over.then_some(Event::Ended { tenant: id, ending })
@@ -440,9 +440,6 @@ impl Node<'_> {
         }
     }
 }
-
-/// What is said of a fault about which nothing is known yet.
-const REPORTED: &str = "a fault of the GPU in a client of the node's MPS daemon; whose it is, and whether it ends all clients, is being found out";
 
 /// How the daemon's server is; of several, the worst.
 fn state_of(daemon: &Contact) -> Server {

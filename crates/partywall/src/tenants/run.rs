@@ -4,6 +4,7 @@ use std::process::Command;
 
 use partywall_core::config::WallChoice;
 use partywall_core::tenant::{Baseline, Class, Slo};
+use partywall_core::units::Nanos;
 use partywall_node::client::Client;
 use partywall_node::control::{Attach, Reply, Request};
 use partywall_node::environment::PRELOAD;
@@ -61,7 +62,7 @@ pub(crate) fn run(arguments: &RunTenantArguments) -> Result<(), Failure> {
     drop(client);
     let spare = private.as_ref().map(|node| node.launched.pid());
     let end = shepherd::attend(command, &folder, arguments.grace, spare)?;
-    if let Some(note) = folder.fault_note() {
+    if let Some(note) = folder.fault_note(VERDICT) {
         say(&note);
     }
     if let Some(node) = private {
@@ -74,6 +75,9 @@ pub(crate) fn run(arguments: &RunTenantArguments) -> Result<(), Failure> {
         end => Err(Failure::Exit { code: end.exit_code(), message: None }),
     }
 }
+
+/// How long a node takes to find out whose a fault was: it listens for 0.4 s, and asks the MPS server for 2 s at most.
+const VERDICT: Nanos = Nanos::from_secs(4);
 
 /// A node for this command alone. Its folder goes with it, also when this process is killed.
 struct Private {

@@ -174,6 +174,8 @@ fn a_second_ctrl_c_does_not_wait_for_the_grace() {
         home.file(&home.tenant("deaf", "trap '' TERM INT; echo deaf; while :; do sleep 0.01; done", ""));
     let mut up = home.spawn(&["up", "--grace", "1h", &file]);
     home.answers();
+    // The node answers before it has been asked to start it.
+    until("it is there", || home.reports().len() == 1);
     until("it is deaf", || home.succeeds(&["logs", "deaf"]) == "deaf\n");
     up.signal(Signal::INT);
     until("it is being stopped", || home.report("deaf")["activity"] == "stopping");
