@@ -85,7 +85,7 @@ fn what_the_driver_crate_promises_holds_on_it() {
 const PLAN: &str = r#"
 rounds = 1
 warmup_s = 0.02
-# Many, so that on a busy machine too the neighbour gets to run before they are over, and time enough for some of them.
+# With the pauses of the tenants a third of a second, so that on a busy machine too the neighbour gets to run before they are over.
 seconds_max = 1.0
 requests_wanted = 300
 evidence = "shown"
@@ -100,12 +100,12 @@ walls = [
 name = "copies"
 class = "latency-sensitive"
 built_in = "copy-h2d,size=64KiB"
-load = { closed = { pause = "0us" } }
+load = { closed = { pause = "1ms" } }
 [[tenant]]
 name = "kernels"
 class = "latency-sensitive"
 built_in = "tiny-kernels"
-load = { closed = { pause = "0us" } }
+load = { closed = { pause = "1ms" } }
 [[tenant]]
 name = "neighbour"
 class = "best-effort"

@@ -14,17 +14,23 @@ use crate::simulated::own_gpu;
 use crate::text;
 
 /// What takes longer than this does not happen at all. Long, because test machines are busy.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The variable by which a test finds its tenants' processes, and nobody else's.
 const MARK: &str = "PARTYWALL_TEST_MARK";
 
 /// Waits until `done`; panics with `what` when that takes too long.
 #[track_caller]
-pub(super) fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub(super) fn until(what: &str, done: impl FnMut() -> bool) {
+    until_or(done, || what.to_owned());
+}
+
+/// The same, with what is to be said found out at the end.
+#[track_caller]
+pub(super) fn until_or(mut done: impl FnMut() -> bool, what: impl Fn() -> String) {
     let end = Instant::now() + LIMIT;
     while !done() {
-        assert!(Instant::now() < end, "waited in vain until {what}");
+        assert!(Instant::now() < end, "waited in vain until {}", what());
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -186,6 +192,20 @@ impl Home {
     #[track_caller]
     pub(super) fn reports(&self) -> Vec<Value> {
         serde_json::from_str(&self.succeeds(&["ps", "--json"])).unwrap()
+    }
+
+    /// Waits until what `ps` says of all tenants is this, and gives it; what it says then is part of the panic.
+    #[track_caller]
+    pub(super) fn until_reported(&self, what: &str, is: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        let mut reports = Vec::new();
+        until_or(
+            || {
+                reports = self.reports();
+                is(&reports)
+            },
+            || format!("{what}: {:#?}", self.reports()),
+        );
+        reports
     }
 
     /// What `ps` says of one.

@@ -61,7 +61,9 @@ fn bad(home: &Home, faults: &str) -> String {
 
 /// All that were started are clients of the daemon, and known to be.
 fn are_clients(home: &Home) {
-    until("all are clients", || home.reports().iter().all(|report| report["facts"]["guaranteed"] == true));
+    home.until_reported("all are clients", |all| {
+        all.iter().all(|report| report["facts"]["guaranteed"] == true)
+    });
 }
 
 fn fault(home: &Home, file: &str) {
@@ -90,8 +92,8 @@ fn clients_of_a_daemon_come_back_together_without_who_faults_twice() {
     home.succeeds(&["up", "--detach", &file]);
     are_clients(&home);
     fault(&home, "once");
-    until("all are back", || home.reports().iter().all(|report| is_back(report, 1)));
-    let reports = home.reports();
+    let reports =
+        home.until_reported("all are back", |reports| reports.iter().all(|report| is_back(report, 1)));
     let running = |name: &str| {
         let report = reports.iter().find(|report| report["name"] == name).unwrap();
         report["running_for_ns"].as_u64().unwrap()
@@ -113,9 +115,9 @@ fn clients_of_a_daemon_come_back_together_without_who_faults_twice() {
 
     are_clients(&home);
     fault(&home, "twice");
-    let others =
-        |is: &dyn Fn(&Value) -> bool| home.reports().iter().filter(|report| report["name"] != "bad").all(is);
-    until("the others are back", || others(&|report| is_back(report, 2)));
+    home.until_reported("the others are back", |all| {
+        all.iter().all(|report| report["name"] == "bad" || is_back(report, 2))
+    });
     let kept_out = home.report("bad");
     assert_eq!(
         (&kept_out["kept_out"], &kept_out["activity"]),

@@ -9,7 +9,7 @@ use partywall_core::units::Bytes;
 use rustix::process::Pid;
 use serde_json::Value;
 
-use super::home::{Home, Process, until};
+use super::home::{Home, Process, until, until_or};
 use crate::text;
 
 /// What a tenant holds, as the node tells.
@@ -89,7 +89,14 @@ impl Stage {
     /// Waits until it has said so often enough.
     #[track_caller]
     pub(super) fn until_said(&self, name: &str, step: &str, times: usize) {
-        until(&format!("{name} has said {step} {times} times"), || self.said(name, step) >= times);
+        let what = || {
+            format!(
+                "{name} has said {step} {times}, not {} times: {}",
+                self.said(name, step),
+                self.home.report(name)
+            )
+        };
+        until_or(|| self.said(name, step) >= times, what);
     }
 
     /// What it holds now.

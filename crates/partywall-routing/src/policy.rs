@@ -1,0 +1,58 @@
+//! The rules by which a replica is chosen: one trait, one file each.
+
+use partywall_core::tenant::Class;
+
+use crate::prefix::PrefixHash;
+use crate::replica::{Capacity, GpuState, Load, ReplicaId};
+
+mod round_robin;
+
+pub use round_robin::RoundRobin;
+
+/// A request, as far as a choice depends on it.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// Who it is for.
+    pub class: Class,
+    /// Its prompt's beginning, block by block; only whole blocks.
+    pub prefixes: &'a [PrefixHash],
+    /// Tokens of its prompt.
+    pub input_tokens: u64,
+    /// What keeps requests together that no prefix does, such as a conversation's id.
+    pub affinity: Option<u64>,
+}
+
+/// A replica that may be chosen, and what it would mean for this request.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate {
+    /// Which.
+    pub replica: ReplicaId,
+    /// What it can do.
+    pub capacity: Capacity,
+    /// What it has to do.
+    pub load: Load,
+    /// How its GPU is.
+    pub gpu: GpuState,
+    /// How many of the request's first blocks it holds, or will hold when what was sent to it before is through.
+    pub cached_blocks: u32,
+    /// How many blocks that latency-sensitive requests are expected to want again would be pushed out by this request.
+    pub evicted_blocks: f64,
+}
+
+/// A choice and why.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Choice {
+    /// Index of the candidate.
+    pub candidate: usize,
+    /// What the policy made of it: the lowest is chosen. Its unit is the policy's.
+    pub cost: f64,
+}
+
+/// A rule by which a replica is chosen.
+pub trait Policy: Send {
+    /// What it is called in configuration, metrics and tables.
+    fn name(&self) -> &'static str;
+
+    /// Which of these. There is at least one; they are in the order of their ids.
+    fn choose(&mut self, request: &Request<'_>, candidates: &[Candidate]) -> Choice;
+}
