@@ -1,7 +1,7 @@
 //! Launches of tenants beside each other on a simulated GPU: what a request waits for, that nobody stands still for ever, and
 //! that a tenant confined to some SMs is told of these.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use partywall_core::sm_sets::SmSet;
 use partywall_core::tenant::{Class, TenantId};
@@ -9,6 +9,7 @@ use partywall_core::units::Nanos;
 use partywall_node::arbiter::squeeze::LaunchOptions;
 
 use crate::bench::{Machine, beside};
+use crate::patience::until;
 
 const LS: Class = Class::LatencySensitive;
 const BE: Class = Class::BestEffort;
@@ -20,8 +21,6 @@ const LONG: &str = "compute";
 const GRAPHS: &str = "network";
 const TIME: Duration = Duration::from_secs(3);
 const PAUSE_NS: u64 = 20_000_000;
-/// A machine of two cores that does other things as well.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Times of requests say little on a machine that does other things as well; that the neighbour stood back for them can be counted.
 #[test]
@@ -54,11 +53,11 @@ fn nobody_is_held_for_one_that_was_killed() {
     let mut greedy = node.tenant("greedy", BE, 1, REQUEST);
     request.begin(0);
     greedy.begin(0);
-    wait("the neighbour to be held", || node.view(TenantId(2)).held_ns > Nanos::ZERO);
+    until("the neighbour is held", || node.view(TenantId(2)).held_ns > Nanos::ZERO);
     request.kill();
-    wait("the node to see it", || node.view(TenantId(1)).processes.is_empty());
+    until("the node has seen it", || node.view(TenantId(1)).processes.is_empty());
     let before = node.view(TenantId(2)).launches;
-    wait("the neighbour to go on", || node.view(TenantId(2)).launches > before + 1_000);
+    until("the neighbour goes on", || node.view(TenantId(2)).launches > before + 1_000);
     let held = node.view(TenantId(2)).held_ns;
     assert!(!greedy.end().is_empty());
     assert!(node.view(TenantId(2)).held_ns.saturating_sub(held) < Nanos::from_secs(1));
@@ -75,12 +74,4 @@ fn a_tenant_computes_on_its_sms() {
     assert_eq!(free.about["sms"], "132");
     let requests = beside(vec![(confined, PAUSE_NS), (free, PAUSE_NS)], TIME / 10);
     assert!(requests.iter().all(|requests| !requests.is_empty()));
-}
-
-pub(crate) fn wait(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }

@@ -9,6 +9,7 @@ mod bench;
 mod copies;
 mod launches;
 mod measure;
+mod patience;
 mod promises;
 mod simulated;
 mod squeezed;

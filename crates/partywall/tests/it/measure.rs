@@ -3,12 +3,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
+use crate::patience::until;
 use crate::{Scratch, json, partywall, refused, text};
-
-/// Longer than anything here takes; only a failing test waits for it.
-const LONG: Duration = Duration::from_secs(60);
 
 /// A victim and an antagonist that take 0.1 and 0.2 ms, and `more`.
 fn plan(scratch: &Scratch, more: &str) -> String {
@@ -66,16 +63,6 @@ pub(crate) fn processes_with(word: &str) -> usize {
     let all =
         fs::read_dir("/proc").unwrap().filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok());
     all.filter(|line| String::from_utf8_lossy(line).contains(word)).count()
-}
-
-#[track_caller]
-pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let mut steps = LONG.as_millis() / 5;
-    while steps > 0 && !is_so() {
-        std::thread::sleep(Duration::from_millis(5));
-        steps -= 1;
-    }
-    assert!(steps > 0, "waited in vain until {what}");
 }
 
 #[test]
@@ -171,7 +158,7 @@ fn endless(scratch: &Scratch, word: &str) -> Child {
         ["--pretend", "--plan", &file, "--seconds", "3600", "--requests", "500000", "--out", "out"];
     let mut command = command(scratch, &arguments);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for("the tenants are there", || processes_with(word) >= 1);
+    until("the tenants are there", || processes_with(word) >= 1);
     child
 }
 
@@ -209,7 +196,7 @@ fn tenants_do_not_outlive_a_killed_measurement() {
     let mut first = endless(&scratch, &word);
     first.kill().unwrap();
     first.wait().unwrap();
-    wait_for("the tenants have ended", || processes_with(&word) == 0);
+    until("the tenants have ended", || processes_with(&word) == 0);
     // The lock was the process's.
     let file = plan(&scratch, "");
     assert!(measure(&scratch, &["--pretend", "--plan", &file]).status.success());

@@ -7,7 +7,7 @@ use partywall_core::units::Nanos;
 use partywall_node::arbiter::squeeze::LaunchOptions;
 
 use crate::bench::{Machine, Node};
-use crate::launches::wait;
+use crate::patience::until;
 
 const BE: Class = Class::BestEffort;
 /// Launches of next to nothing, waited for; many more of them, queued before anybody waits.
@@ -41,16 +41,16 @@ fn a_baseline_is_taken_and_a_slowdown_is_measured() {
     let mut request = node.promised("request", slowdown(2.0), REQUEST);
     let mut greedy = node.tenant("greedy", BE, 1, STORM);
     greedy.begin(0);
-    wait("the neighbour to be at work", || node.view(TenantId(2)).launches > 1_000);
+    until("the neighbour is at work", || node.view(TenantId(2)).launches > 1_000);
     request.begin(PAUSE_NS);
-    wait("best-effort tenants to stand back", || status(&node).baseline.is_being_taken);
-    wait("a baseline", || status(&node).baseline.source == BaselineSource::Measured);
+    until("best-effort tenants stand back", || status(&node).baseline.is_being_taken);
+    until("there is a baseline", || status(&node).baseline.source == BaselineSource::Measured);
     let baseline = status(&node).baseline;
     assert!(baseline.requests >= NEEDED && baseline.p50_ns <= baseline.p99_ns, "{baseline:?}");
     let before = node.view(TenantId(2)).launches;
-    wait("the neighbour to go on", || node.view(TenantId(2)).launches > before + 1_000);
+    until("the neighbour goes on", || node.view(TenantId(2)).launches > before + 1_000);
     assert!(!status(&node).baseline.is_being_taken);
-    wait("a slowdown", || status(&node).slowdown.is_some());
+    until("there is a slowdown", || status(&node).slowdown.is_some());
     let status = status(&node);
     assert!(status.beside.requests >= NEEDED);
     let [alone, beside] = [status.baseline.p99_ns, status.beside.p99_ns].map(|p99| p99.unwrap().0);
@@ -79,7 +79,7 @@ fn what_is_not_measured_is_not_guaranteed() {
     let mut node = machine.node();
     let mut request = node.promised("request", slowdown(2.0), REQUEST);
     request.begin(PAUSE_NS);
-    wait("requests", || node.view(LS).launches > 1_000);
+    until("there are requests", || node.view(LS).launches > 1_000);
     assert_eq!(only_reason(&node), Some(Reason::LaunchesUndecided));
     assert!(!request.end().is_empty());
     drop(node);
@@ -88,15 +88,15 @@ fn what_is_not_measured_is_not_guaranteed() {
     let mut node = machine.deciding(deciding());
     let mut request =
         node.promised("request", Slo { p99: Some(Nanos::from_secs(60)), slowdown: None }, REQUEST);
-    wait("it to be covered", || node.view(LS).guaranteed == Some(true));
+    until("it is covered", || node.view(LS).guaranteed == Some(true));
     request.begin(PAUSE_NS);
-    wait("requests", || status(&node).requests > 200);
+    until("there are requests", || status(&node).requests > 200);
     assert!(matches!(only_reason(&node), Some(Reason::NobodyBeside { .. })));
     let mut greedy = node.tenant("greedy", BE, 1, STORM);
     greedy.begin(0);
-    wait("requests beside", || status(&node).beside.requests > 0);
+    until("there are requests beside", || status(&node).beside.requests > 0);
     // A minute is enough for any of them, so it takes no thousand to see that.
-    wait("the verdict", || only_reason(&node).is_none());
+    until("there is a verdict", || only_reason(&node).is_none());
     let status = status(&node);
     assert_eq!((status.verdict, status.breaks), (Verdict::Kept, 0), "{status:?}");
     assert!(status.beside.requests >= 299);

@@ -9,7 +9,7 @@ use partywall_core::units::Nanos;
 use partywall_node::arbiter::squeeze::LaunchOptions;
 
 use crate::bench::{Machine, Tenant};
-use crate::launches::wait;
+use crate::patience::{until, until_or};
 
 const DECIDED: fn() -> LaunchOptions = || LaunchOptions { decided: true, ..LaunchOptions::default() };
 /// A kernel of 16 ms; launches of next to nothing, waited for one by one or only after many.
@@ -37,7 +37,7 @@ fn a_tenant_goes_on_when_its_node_ends_while_it_is_held() {
     let mut greedy = node.tenant("greedy", Class::BestEffort, 1, SHORT);
     greedy.begin(0);
     request.begin(0);
-    wait("the neighbour to be held", || node.view(TenantId(2)).held_ns > Nanos::ZERO);
+    until("the neighbour is held", || node.view(TenantId(2)).held_ns > Nanos::ZERO);
     drop(node);
     // Nobody says any more when the request is through, and nobody says that it is not.
     std::thread::sleep(GONE + Duration::from_secs(1));
@@ -60,9 +60,9 @@ fn a_tenant_beside_one_that_never_rests_is_not_starved() {
     request.begin(0);
     greedy.begin(0);
     let launches = |tenant: u32| node.view(TenantId(tenant)).launches;
-    wait("the neighbour to be held", || node.view(TenantId(2)).held_ns > Nanos::ZERO);
+    until("the neighbour is held", || node.view(TenantId(2)).held_ns > Nanos::ZERO);
     let before = launches(2);
-    wait("the neighbour to get on", || launches(2) > before + 5);
+    until("the neighbour gets on", || launches(2) > before + 5);
     end(request);
     end(greedy);
 }
@@ -80,10 +80,11 @@ fn a_tenant_with_a_squeezed_set_goes_on_there() {
         greedy.begin(0);
         request.begin(PAUSE_NS);
         let view = || node.view(TenantId(2));
-        wait("it to be squeezed and let go again", || {
+        let done = || {
             let view = view();
             view.squeezed_launches > 4 && view.resizes > 1
-        });
+        };
+        until_or(done, || format!("it is squeezed and let go again: {:?}", view()));
         let told = view();
         assert_eq!((told.squeezed_sms, told.unsqueezed_launches), (Some(set), 0));
         assert!(told.longest_resize_ns >= told.resize_ns && told.resize_ns > Nanos::ZERO, "{told:?}");

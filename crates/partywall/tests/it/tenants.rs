@@ -18,8 +18,9 @@ use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
 
-use home::{Home, until};
+use home::Home;
 
+use crate::patience::until;
 use crate::{refused, text};
 
 #[test]

@@ -6,7 +6,8 @@ use std::process::{Child, Stdio};
 use serde_json::Value;
 
 use super::{command, on};
-use crate::measure::{entries, interrupt, processes_with, wait_for};
+use crate::measure::{entries, interrupt, processes_with};
+use crate::patience::until;
 use crate::{Scratch, json, text};
 
 /// A victim and what is beside it: a tenant that is well, one that faults the GPU before it is ready, and one that does in its
@@ -111,12 +112,12 @@ fn ctrl_c_leaves_no_tenant_no_mps_daemon_and_no_folder() {
     let temporary = scratch.0.join("tmp");
     // By its path, which lies in the driver folder of this test.
     let daemon = temporary.join("partywall-soft").display().to_string();
-    wait_for("a tenant is a client of an MPS daemon", || {
+    until("a tenant is a client of an MPS daemon", || {
         clients(&temporary) > 0 && processes_with(&daemon) > 0 && processes_with(&word) > 0
     });
     let child = measurement.0.as_mut().unwrap();
     interrupt(child);
-    wait_for("it has ended", || child.try_wait().unwrap().is_some());
+    until("it has ended", || child.try_wait().unwrap().is_some());
     let ended = measurement.0.take().unwrap().wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(130), "{}", text(&ended.stderr));
     assert!(text(&ended.stderr).contains("nothing was written"), "{}", text(&ended.stderr));

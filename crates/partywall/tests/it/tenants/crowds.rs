@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use super::home::until;
 use super::steps::{Held, Stage, pages};
+use crate::patience::until;
 use crate::text;
 
 /// More than goes straight to the driver, and not much: there are many.

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use super::home::{Home, until};
+use super::home::Home;
+use crate::patience::until;
 use crate::{recorded, text};
 
 /// What the example does, until a file is there instead of for ten seconds, and with copies of 16 MiB instead of 512.

@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 
-use super::home::{Home, is_alive, kill, until};
+use super::home::{Home, is_alive, kill};
+use crate::patience::until;
 use crate::text;
 
 /// Two tenants that run, and the processes of theirs.

@@ -5,35 +5,16 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::patience::{until, until_or};
 use crate::simulated::own_gpu;
 use crate::text;
 
-/// What takes longer than this does not happen at all. Long, because test machines are busy.
-const LIMIT: Duration = Duration::from_secs(120);
-
 /// The variable by which a test finds its tenants' processes, and nobody else's.
 const MARK: &str = "PARTYWALL_TEST_MARK";
-
-/// Waits until `done`; panics with `what` when that takes too long.
-#[track_caller]
-pub(super) fn until(what: &str, done: impl FnMut() -> bool) {
-    until_or(done, || what.to_owned());
-}
-
-/// The same, with what is to be said found out at the end.
-#[track_caller]
-pub(super) fn until_or(mut done: impl FnMut() -> bool, what: impl Fn() -> String) {
-    let end = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < end, "waited in vain until {}", what());
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 /// A process that is killed when it is dropped.
 pub(super) struct Process(Child);

@@ -1,8 +1,9 @@
 //! Tenants that use the GPU are killed at every step of their lives, alone and with the node. What they held comes back, and
 //! a neighbour, which checks every byte, goes on.
 
-use super::home::{is_alive, kill, until};
+use super::home::{is_alive, kill};
 use super::steps::{Held, Stage, pages};
+use crate::patience::until;
 
 /// 1 MiB: more than goes straight to the driver, so it waits for its turn.
 const ALLOCATE: &str = "allocate=1048576";

@@ -1,6 +1,7 @@
 //! Promises about requests as users make them and read of them.
 
-use super::home::{Home, until};
+use super::home::Home;
+use crate::patience::until;
 use crate::{refused, text};
 
 fn promised(home: &Home, name: &str, more: &str) -> String {

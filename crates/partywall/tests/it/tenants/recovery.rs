@@ -6,7 +6,8 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use super::home::{Home, until};
+use super::home::Home;
+use crate::patience::until;
 use crate::text;
 
 /// Told once, a built-in tenant works until it is ended; its standard input stays open, so it does not end by itself either.
@@ -37,7 +38,9 @@ fn work_alone(home: &Home, variables: &str) -> String {
 /// A tenant of either class.
 fn tenant(home: &Home, name: &str, class: &str, script: &str, restart: &str) -> String {
     let tenant = home.tenant(name, script, &format!("restart = \"{restart}\""));
-    tenant.replace("class = \"best-effort\"", &format!("class = \"{class}\""))
+    let tenant = tenant.replace("class = \"best-effort\"", &format!("class = \"{class}\""));
+    // Room for the contexts of two processes, whenever the node comes to measure them.
+    tenant.replace("memory = \"1GiB\"", "memory = \"4GiB\"")
 }
 
 /// One that works, and in its first two runs faults once a file is there: when all others are clients as well.

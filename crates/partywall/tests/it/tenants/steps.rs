@@ -9,7 +9,8 @@ use partywall_core::units::Bytes;
 use rustix::process::Pid;
 use serde_json::Value;
 
-use super::home::{Home, Process, until, until_or};
+use super::home::{Home, Process};
+use crate::patience::{until, until_or};
 use crate::text;
 
 /// What a tenant holds, as the node tells.

@@ -7,7 +7,8 @@ use std::process::Output;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::home::{Home, is_alive, kill, until};
+use super::home::{Home, is_alive, kill};
+use crate::patience::until;
 use crate::text;
 
 /// A tenant that holds GPU memory and waits; `before` is put before its program.
