@@ -13,11 +13,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_ulonglong};
-use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{fmt, ptr};
 
 use super::COOPERATIVE;
 use super::order::{Piece, Weight, limit, order, pieces};
 use crate::copies::apart;
+use crate::say::say;
 use crate::sms::Squeezed;
 use crate::sys::CUresult;
 
@@ -305,11 +307,37 @@ fn without(nodes: &[Handle]) -> Option<()> {
     nodes.iter().try_for_each(|node| good(unsafe { real::cuGraphDestroyNode(*node) }))
 }
 
-fn instantiated(graph: Handle, flags: c_ulonglong) -> Option<Exec> {
+fn instantiated(graph: Handle, flags: c_ulonglong) -> Result<Exec, Refusal> {
     let mut exec = 0;
     // SAFETY: a clone of ours, and a place for the answer.
-    good(unsafe { real::cuGraphInstantiateWithFlags(&raw mut exec, graph, flags) })?;
-    Some(Exec(exec))
+    let result = unsafe { real::cuGraphInstantiateWithFlags(&raw mut exec, graph, flags) };
+    refusal("cuGraphInstantiateWithFlags", result)?;
+    Ok(Exec(exec))
+}
+
+/// Why a graph cannot go onto the squeezed set.
+#[derive(Debug)]
+enum Refusal {
+    /// The driver refuses what is asked of it.
+    Driver(&'static str, CUresult),
+    /// It has a cooperative kernel.
+    Cooperative,
+    /// The driver does not say what it is made of.
+    Unreadable,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Driver(function, result) => write!(f, "{function} returns {}", result.0),
+            Self::Cooperative => f.write_str("a kernel of it is cooperative"),
+            Self::Unreadable => f.write_str("its nodes cannot be read"),
+        }
+    }
+}
+
+fn refusal(function: &'static str, result: CUresult) -> Result<(), Refusal> {
+    if result == CUresult::SUCCESS { Ok(()) } else { Err(Refusal::Driver(function, result)) }
 }
 
 /// Whether a kernel needs all its blocks on the SMs at once: the number of them was chosen by the SMs that the program was told of.
@@ -321,22 +349,32 @@ fn is_cooperative(node: Handle) -> bool {
 }
 
 /// Has the kernels of a graph of ours run in another context.
-fn put_onto(graph: Handle, context: usize) -> Option<()> {
-    for node in nodes_of(graph)? {
-        if kind_of(node)? != kind::KERNEL {
+fn put_onto(graph: Handle, context: usize) -> Result<(), Refusal> {
+    for node in nodes_of(graph).ok_or(Refusal::Unreadable)? {
+        if kind_of(node).ok_or(Refusal::Unreadable)? != kind::KERNEL {
             continue;
         }
         if is_cooperative(node) {
-            return None;
+            return Err(Refusal::Cooperative);
         }
         let mut parameters = KernelNode::default();
         // SAFETY: a kernel node, and room for its parameters. What they point to stays the node's.
-        good(unsafe { real::cuGraphKernelNodeGetParams_v2(node, &raw mut parameters) })?;
+        let result = unsafe { real::cuGraphKernelNodeGetParams_v2(node, &raw mut parameters) };
+        refusal("cuGraphKernelNodeGetParams", result)?;
         parameters.context = context;
         // SAFETY: as above; the driver has copied them when it returns.
-        good(unsafe { real::cuGraphKernelNodeSetParams_v2(node, &raw const parameters) })?;
+        let result = unsafe { real::cuGraphKernelNodeSetParams_v2(node, &raw const parameters) };
+        refusal("cuGraphKernelNodeSetParams", result)?;
     }
-    Some(())
+    Ok(())
+}
+
+/// Says once in a process why one of its graphs is held where it would be squeezed.
+fn say_once(refusal: &Refusal) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        say(&format!("a graph cannot go onto the squeezed SMs, so it is held instead: {refusal}"));
+    }
 }
 
 struct Cutter<'a> {
@@ -349,14 +387,13 @@ impl Cutter<'_> {
     /// Makes a piece ready: on the SMs of its capture, and on the squeezed set. There the driver takes the context of a kernel node from
     /// its parameters or from the current one, depending on what kind of kernel it is (H200, CUDA 13.0), so both say the same.
     fn piece(&self, clone: &Ours) -> Option<Cutting> {
-        let own = instantiated(clone.0, self.flags)?;
+        let own = instantiated(clone.0, self.flags).ok()?;
         let squeezed = self.squeezed.and_then(|squeezed| {
-            squeezed
-                .within(|context| {
-                    put_onto(clone.0, context)?;
-                    instantiated(clone.0, self.flags)
-                })
-                .flatten()
+            let made = squeezed.within(|context| {
+                put_onto(clone.0, context)?;
+                instantiated(clone.0, self.flags)
+            });
+            made?.inspect_err(say_once).ok()
         });
         Some(Cutting { own, squeezed })
     }
