@@ -1,0 +1,415 @@
+//! Which slice of the L2 a place belongs to.
+//!
+//! # Problem
+//!
+//! A slice serves one access at a time, so two streams of atomic operations take twice as long together where they share a slice, and no
+//! longer where they do not. That is sure and slow (12 us a pair on an H200), there are some dozens of slices on each side, and a page has
+//! thousands of places.
+//!
+//! # Approach
+//!
+//! 1. *Places.* Bits of an offset that change the slice nowhere are left out: of an H200's 128 B lines a page has 16 384, of places that
+//!    may differ 4 096. (Not every such bit is a low one: there, bits 7 and 9 change nothing, bit 8 does.)
+//! 2. *Signatures.* How long an atomic operation takes from each of [`WITNESSES`] groups of SMs depends on where the slice is. That is
+//!    quick and not sure, and says which of the slices known so far to try first: those with the nearest mean signature, on the same side.
+//! 3. *Pairs.* The place is held against a place of that slice, then of the next, until it contends. One that contends with none of its side
+//!    is the first of a new slice. Measurements that are far off look like hits, so a hit stands if its signature was by far the nearest
+//!    ([`BY_FAR`]), is tried once more if it was the nearest, and three times if it was not.
+//! 4. *The check.* Fresh pairs, half of them of the same slice by the map: what contends has to share a slice, and the other way round.
+//!
+//! # Scenarios (the tests bear these names)
+//!
+//! - S1: the slices of an H200, an A100 and a V100 are found exactly, up to their names.
+//! - S2: little more than one pair is measured for each place.
+//! - S3: a map that is wrong is noticed by the check.
+
+use crate::address::{Address, LINE_BYTES, OFFSET_BITS};
+use crate::chance::Chance;
+use crate::prober::{Probe, Prober};
+use crate::sides::Sides;
+
+#[cfg(test)]
+mod tests;
+
+/// Groups of SMs that a signature is made of, if there are as many.
+pub const WITNESSES: u16 = 33;
+
+/// A signature is by far the nearest if the next is so many times as far away.
+pub const BY_FAR: f64 = 1.5;
+
+/// Places that a bit of the offset is tried at.
+const TRIED: u32 = 48;
+
+/// Pairs by which it is found out what contending looks like.
+const SAMPLE: u32 = 64;
+
+/// How often a hit that no signature speaks for is tried again.
+const DOUBT_MAX: u32 = 3;
+
+/// Places that are looked at together. Until all slices are known each costs more pairs, so the first should not be many.
+const AT_ONCE: usize = 512;
+
+/// Slices there may be. The largest GPU known has 96; a prober that sees contention nowhere would find a slice in every place.
+pub const SLICES_MAX: usize = 1_024;
+
+/// A slice, numbered in the order in which they were found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slice(pub u16);
+
+/// The slices of some pages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SliceMap {
+    /// The bits of an offset that may change the slice.
+    pub bits: u32,
+    /// How many slices there are.
+    pub count: u16,
+    /// Of each page, the slices of its places, in the order of the bits.
+    pub pages: Vec<Vec<Slice>>,
+    /// Pairs that were measured to find it, without the check.
+    pub pairs: u64,
+    /// Fresh pairs that were held against the map. None of them was wrong.
+    pub checked: u64,
+}
+
+/// Why there is no map.
+#[derive(Debug, thiserror::Error)]
+pub enum SlicesError<E: std::error::Error + 'static> {
+    /// It could not be measured.
+    #[error("the memory could not be probed: {0}")]
+    Prober(#[source] E),
+    /// Not a page of the prober's, or none.
+    #[error("there are {there} pages to look at, and {asked} are asked for; it takes one at least")]
+    Nothing {
+        /// Pages that there are.
+        there: u32,
+        /// Pages that are asked for.
+        asked: u32,
+    },
+    /// Two streams to one address are no slower than two anywhere.
+    #[error(
+        "streams to one address take {same:.2} times as long as alone, streams to different ones {other:.2} times: too little to tell \
+         slices by"
+    )]
+    NoContention {
+        /// Median of pairs of the same address.
+        same: f32,
+        /// Median of pairs of different ones.
+        other: f32,
+    },
+    /// More slices than any GPU has.
+    #[error(
+        "more than {SLICES_MAX} slices were found, which no GPU has: streams that share one do not seem to contend"
+    )]
+    TooMany,
+    /// Fresh pairs say otherwise.
+    #[error("{wrong} of {checked} fresh pairs contend otherwise than the map says; it is not used")]
+    Wrong {
+        /// How many.
+        wrong: u64,
+        /// Of how many.
+        checked: u64,
+    },
+}
+
+/// Finds the slices of the first `pages` pages, and holds the map against `checks` fresh pairs. `sides` narrows down where to look.
+///
+/// # Errors
+/// Where streams do not contend, or the check fails, there is no map.
+pub fn find<P: Prober>(
+    prober: &mut P,
+    sides: Option<&Sides>,
+    pages: u32,
+    checks: u32,
+    seed: u64,
+) -> Result<SliceMap, SlicesError<P::Error>> {
+    let there = prober.pages();
+    if pages == 0 || pages > there {
+        return Err(SlicesError::Nothing { there, asked: pages });
+    }
+    let mut search =
+        Search { prober, sides, chance: Chance::new(seed), known: Vec::new(), threshold: 0.0, pairs: 0 };
+    search.threshold = search.threshold(pages)?;
+    let bits = search.bits(pages)?;
+    let mut map = SliceMap { bits, count: 0, pages: Vec::new(), pairs: 0, checked: 0 };
+    for page in 0..pages {
+        let places: Vec<Address> =
+            (0..1 << bits.count_ones()).map(|place| Address { page, offset: scatter(place, bits) }).collect();
+        let mut slices = Vec::with_capacity(places.len());
+        for some in places.chunks(AT_ONCE) {
+            slices.extend(search.places(some)?);
+        }
+        map.pages.push(slices);
+    }
+    map.count = search.known.len() as u16;
+    map.pairs = search.pairs;
+    search.check(&mut map, checks)?;
+    Ok(map)
+}
+
+impl SliceMap {
+    /// The slice of an address; `None` on a page that is not on the map.
+    pub fn of(&self, address: Address) -> Option<Slice> {
+        self.pages.get(address.page as usize)?.get(gather(address.offset, self.bits) as usize).copied()
+    }
+}
+
+/// The bits of a number that a mask names, next to each other.
+fn gather(number: u32, mask: u32) -> u32 {
+    let named = (0..u32::BITS).filter(|bit| mask >> bit & 1 == 1);
+    named.zip(0..).map(|(bit, place)| (number >> bit & 1) << place).sum()
+}
+
+/// The other way round.
+fn scatter(number: u32, mask: u32) -> u32 {
+    let named = (0..u32::BITS).filter(|bit| mask >> bit & 1 == 1);
+    named.zip(0..).map(|(bit, place)| (number >> place & 1) << bit).sum()
+}
+
+/// A slice that was found.
+#[derive(Debug)]
+struct Known {
+    /// The first place that was found in it.
+    first: Address,
+    /// Sums of medians of its places' signatures, and of how many.
+    sums: Vec<f64>,
+    members: f64,
+}
+
+struct Search<'a, P> {
+    prober: &'a mut P,
+    sides: Option<&'a Sides>,
+    chance: Chance,
+    known: Vec<Known>,
+    /// Pairs that take longer than this contend.
+    threshold: f32,
+    pairs: u64,
+}
+
+/// A place whose slice is not known yet.
+struct Open {
+    place: usize,
+    address: Address,
+    /// Slices to try, the likeliest last.
+    to_try: Vec<usize>,
+    /// How often a hit of the next to try is tried again.
+    doubt: u32,
+}
+
+impl<P: Prober> Search<'_, P> {
+    fn contend(&mut self, pairs: &[(Address, Address)]) -> Result<Vec<bool>, SlicesError<P::Error>> {
+        self.pairs += pairs.len() as u64;
+        let ratios = self.prober.contention(pairs).map_err(SlicesError::Prober)?;
+        Ok(ratios.into_iter().map(|ratio| ratio > self.threshold).collect())
+    }
+
+    /// The same, tried once more where they seem to.
+    fn surely_contend(&mut self, pairs: &[(Address, Address)]) -> Result<Vec<bool>, SlicesError<P::Error>> {
+        let mut contend = self.contend(pairs)?;
+        for _ in 0..2 {
+            let again: Vec<usize> = (0..pairs.len()).filter(|&index| contend[index]).collect();
+            let chosen: Vec<(Address, Address)> = again.iter().map(|&index| pairs[index]).collect();
+            let found = self.contend(&chosen)?;
+            again.into_iter().zip(found).for_each(|(index, found)| contend[index] = found);
+        }
+        Ok(contend)
+    }
+
+    /// Between what pairs of one address take and what pairs of different ones take.
+    fn threshold(&mut self, pages: u32) -> Result<f32, SlicesError<P::Error>> {
+        let mut sample = |is_same: bool| {
+            let chance = &mut self.chance;
+            let mut pair = || {
+                let one = chance.address(pages);
+                (one, if is_same { one } else { chance.address(pages) })
+            };
+            let pairs: Vec<(Address, Address)> = (0..SAMPLE).map(|_| pair()).collect();
+            let mut ratios = self.prober.contention(&pairs).map_err(SlicesError::Prober)?;
+            ratios.sort_by(f32::total_cmp);
+            Ok(ratios[ratios.len() / 2])
+        };
+        let (same, other) = (sample(true)?, sample(false)?);
+        if same < 1.3 * other {
+            return Err(SlicesError::NoContention { same, other });
+        }
+        Ok((same + other) / 2.0)
+    }
+
+    /// The bits of an offset that change the slice anywhere.
+    fn bits(&mut self, pages: u32) -> Result<u32, SlicesError<P::Error>> {
+        let mut bits = 0;
+        for bit in LINE_BYTES.trailing_zeros()..OFFSET_BITS {
+            let mut pair = || {
+                let one = self.chance.address(pages);
+                (one, Address { offset: one.offset ^ 1 << bit, ..one })
+            };
+            let pairs: Vec<(Address, Address)> = (0..TRIED).map(|_| pair()).collect();
+            if !self.surely_contend(&pairs)?.into_iter().all(|contend| contend) {
+                bits |= 1 << bit;
+            }
+        }
+        Ok(bits)
+    }
+
+    /// The slices of some places.
+    fn places(&mut self, places: &[Address]) -> Result<Vec<Slice>, SlicesError<P::Error>> {
+        let signatures = self.signatures(places)?;
+        let mut found: Vec<Option<usize>> = vec![None; places.len()];
+        let mut open: Vec<Open> =
+            (0..places.len()).map(|place| self.open(place, places[place], &signatures[place])).collect();
+        loop {
+            open = self.try_known(open, &mut found)?;
+            // Each that contends with no slice that is known begins one. The others are held against it first.
+            let Some(first) = open.first() else { break };
+            if self.known.len() == SLICES_MAX {
+                return Err(SlicesError::TooMany);
+            }
+            let new = self.known.len();
+            found[first.place] = Some(new);
+            self.known.push(Known {
+                first: first.address,
+                sums: vec![0.0; signatures[0].len()],
+                members: 0.0,
+            });
+            open.remove(0);
+            let side = |address: Address| self.sides.and_then(|sides| sides.of(address));
+            let of_new = side(self.known[new].first);
+            for one in &mut open {
+                if side(one.address) == of_new {
+                    one.to_try.push(new);
+                }
+            }
+        }
+        for (slice, known) in self.known.iter_mut().enumerate() {
+            let of_slice = found.iter().zip(&signatures).filter(|(found, _)| **found == Some(slice));
+            known.learn(&of_slice.map(|(_, signature)| &signature[..]).collect::<Vec<_>>());
+        }
+        Ok(found.into_iter().flatten().map(|slice| Slice(slice as u16)).collect())
+    }
+
+    /// Holds places against the slices they are to try, until each has one or none is left.
+    fn try_known(
+        &mut self,
+        mut open: Vec<Open>,
+        found: &mut [Option<usize>],
+    ) -> Result<Vec<Open>, SlicesError<P::Error>> {
+        loop {
+            let (trying, pairs): (Vec<usize>, Vec<(Address, Address)>) = open
+                .iter()
+                .enumerate()
+                .filter_map(|(index, one)| {
+                    Some((index, (one.address, self.known[*one.to_try.last()?].first)))
+                })
+                .unzip();
+            if trying.is_empty() {
+                return Ok(open);
+            }
+            let mut hits = self.contend(&pairs)?;
+            for doubt in 0..DOUBT_MAX {
+                let again: Vec<usize> = (0..hits.len())
+                    .filter(|&index| hits[index] && open[trying[index]].doubt > doubt)
+                    .collect();
+                let pairs: Vec<(Address, Address)> = again.iter().map(|&index| pairs[index]).collect();
+                let contend = self.contend(&pairs)?;
+                again.into_iter().zip(contend).for_each(|(index, contend)| hits[index] = contend);
+            }
+            for (index, hit) in trying.into_iter().zip(hits) {
+                let one = &mut open[index];
+                let tried = one.to_try.pop();
+                one.doubt = DOUBT_MAX;
+                if hit {
+                    found[one.place] = tried;
+                }
+            }
+            open.retain(|one| found[one.place].is_none());
+        }
+    }
+
+    fn open(&self, place: usize, address: Address, signature: &[f32]) -> Open {
+        let side = |address: Address| self.sides.and_then(|sides| sides.of(address));
+        let own = side(address);
+        let mut near: Vec<(f64, usize)> = (0..self.known.len())
+            .filter(|&slice| side(self.known[slice].first) == own)
+            .map(|slice| (self.known[slice].distance(signature), slice))
+            .collect();
+        near.sort_by(|one, other| other.0.total_cmp(&one.0));
+        let doubt = match near[..] {
+            [.., (next, _), (nearest, _)] if next > BY_FAR * BY_FAR * nearest => 0,
+            [.., (nearest, _)] if nearest < f64::MAX => 1,
+            _ => DOUBT_MAX,
+        };
+        Open { place, address, to_try: near.into_iter().map(|(_, slice)| slice).collect(), doubt }
+    }
+
+    /// What an atomic operation takes from each of the witnesses.
+    fn signatures(&mut self, places: &[Address]) -> Result<Vec<Vec<f32>>, SlicesError<P::Error>> {
+        let groups = self.prober.groups();
+        let witnesses = groups.clamp(1, WITNESSES);
+        let probes: Vec<Probe> = places
+            .iter()
+            .flat_map(|&address| {
+                (0..witnesses).map(move |index| {
+                    let group = (u32::from(index) * u32::from(groups) / u32::from(witnesses)) as u16;
+                    Probe { group, address }
+                })
+            })
+            .collect();
+        let cycles = self.prober.latencies(&probes).map_err(SlicesError::Prober)?;
+        Ok(cycles.chunks(usize::from(witnesses)).map(<[f32]>::to_vec).collect())
+    }
+
+    fn check(&mut self, map: &mut SliceMap, checks: u32) -> Result<(), SlicesError<P::Error>> {
+        let pages = map.pages.len() as u32;
+        let mut members: Vec<Vec<Address>> = vec![Vec::new(); usize::from(map.count)];
+        let mut pairs = Vec::new();
+        for number in 0..checks {
+            let one = self.chance.address(pages);
+            let mut other = self.chance.address(pages);
+            if let Some(own) = map.of(one).map(|slice| &mut members[usize::from(slice.0)]) {
+                if number % 2 == 0 && !own.is_empty() {
+                    other = own[self.chance.below(own.len() as u32) as usize];
+                }
+                own.push(one);
+            }
+            pairs.push((one, other));
+        }
+        let contend = self.surely_contend(&pairs)?;
+        let is_wrong = |((one, other), contend): (&(Address, Address), bool)| {
+            (map.of(*one) == map.of(*other)) != contend
+        };
+        let wrong = pairs.iter().zip(contend).filter(|pair| is_wrong(*pair)).count() as u64;
+        let checked = u64::from(checks);
+        if wrong > 0 {
+            return Err(SlicesError::Wrong { wrong, checked });
+        }
+        map.checked = checked;
+        Ok(())
+    }
+}
+
+impl Known {
+    /// Takes in the signatures of more of its places: their medians, since a measurement that is far off would move a mean.
+    fn learn(&mut self, signatures: &[&[f32]]) {
+        let count = signatures.len();
+        if count == 0 {
+            return;
+        }
+        for (witness, sum) in self.sums.iter_mut().enumerate() {
+            let mut cycles: Vec<f32> = signatures.iter().map(|signature| signature[witness]).collect();
+            cycles.sort_by(f32::total_cmp);
+            *sum += f64::from(cycles[count / 2]) * count as f64;
+        }
+        self.members += count as f64;
+    }
+
+    /// How far a signature is from the mean of this slice, squared. One measurement that is far off must not decide.
+    fn distance(&self, signature: &[f32]) -> f64 {
+        const FAR_OFF: f64 = 100.0;
+        if self.members == 0.0 {
+            return f64::MAX;
+        }
+        let away = |(sum, cycles): (&f64, &f32)| {
+            (f64::from(*cycles) - sum / self.members).abs().min(FAR_OFF).powi(2)
+        };
+        self.sums.iter().zip(signature).map(away).sum()
+    }
+}

@@ -1,0 +1,108 @@
+use std::collections::BTreeMap;
+
+use super::{SliceMap, SlicesError, find, gather, scatter};
+use crate::address::{Address, LINE_BYTES, PAGE_BYTES};
+use crate::model::Model;
+use crate::prober::Prober as _;
+use crate::sides::{self, Found, Sides};
+
+const PAGES: u32 = 5;
+const CHECKS: u32 = 4_000;
+
+fn sides(model: &mut Model) -> Option<Sides> {
+    match sides::find(model, 500, 3).unwrap() {
+        Found::One { .. } => None,
+        Found::Two(sides) => Some(sides),
+    }
+}
+
+/// Every line is in the slice that it is really in, whatever that is called.
+fn check(model: &mut Model) -> SliceMap {
+    let sides = sides(model);
+    let map = find(model, sides.as_ref(), PAGES, CHECKS, 5).unwrap();
+    assert_eq!(u32::from(map.count), model.slice_count());
+    assert_eq!(map.checked, u64::from(CHECKS));
+    let mut names = BTreeMap::new();
+    for page in 0..PAGES {
+        for offset in (0..PAGE_BYTES).step_by(LINE_BYTES as usize) {
+            let address = Address { page, offset };
+            let found = map.of(address).unwrap();
+            assert_eq!(*names.entry(model.slice(address)).or_insert(found), found, "{address:?}");
+        }
+    }
+    assert_eq!(names.len(), usize::from(map.count));
+    assert_eq!(map.of(Address { page: PAGES, offset: 0 }), None);
+    map
+}
+
+#[test]
+fn s1_slices_are_found_exactly() {
+    let map = check(&mut Model::h200(20, 1));
+    // Bit 7 is within a piece of 256 B.
+    assert_eq!((map.bits, map.pages[0].len()), (0x1f_ff00, 8_192));
+    let map = check(&mut Model::a100(20, 2));
+    assert_eq!(map.bits & 0x380, 0, "1 KiB of an A100 is in one slice");
+    check(&mut Model::v100(20, 3));
+}
+
+#[test]
+fn s1_the_slices_of_recorded_pages_are_found_exactly() {
+    let recorded = include_bytes!("../../../../results/h200/slices-16-pages.bin");
+    let map = check(&mut Model::recorded(recorded, 9));
+    // 128 B lines of a KiB lie a a b b a a b b.
+    assert_eq!((map.bits, map.count), (0x1f_fd00, 94));
+}
+
+#[test]
+fn s1_measurements_that_are_far_off_change_nothing() {
+    let mut model = Model::h200(20, 4);
+    model.times.off = 0.02;
+    check(&mut model);
+}
+
+#[test]
+fn s2_little_more_than_one_pair_is_measured_for_each_place() {
+    let mut model = Model::h200(20, 6);
+    let map = check(&mut model);
+    let places = u64::from(PAGES) * 8_192;
+    // Those that were measured before any slice was known are among them.
+    assert!(map.pairs < places * 3 / 2, "{} pairs for {places} places", map.pairs);
+}
+
+#[test]
+fn s3_a_page_that_is_not_what_the_map_says_is_noticed() {
+    let mut model = Model::h200(20, 7);
+    let sides = sides(&mut model);
+    let mut map = find(&mut model, sides.as_ref(), PAGES, 0, 5).unwrap();
+    map.pages[2].rotate_left(1);
+    let chance = crate::chance::Chance::new(9);
+    let mut search = super::Search {
+        prober: &mut model,
+        sides: None,
+        chance,
+        known: Vec::new(),
+        threshold: 1.5,
+        pairs: 0,
+    };
+    let refused = search.check(&mut map, CHECKS);
+    assert!(matches!(refused, Err(SlicesError::Wrong { wrong: 100.., .. })), "{refused:?}");
+}
+
+#[test]
+fn what_cannot_be_told_is_refused() {
+    let mut model = Model::h200(20, 8);
+    let there = model.pages();
+    for asked in [0, there + 1] {
+        let refused = find(&mut model, None, asked, CHECKS, 1);
+        assert!(matches!(refused, Err(SlicesError::Nothing { .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn bits_are_gathered_and_scattered() {
+    assert_eq!(gather(0b1010_1100, 0b1111_0000), 0b1010);
+    assert_eq!(scatter(0b1010, 0b1111_0000), 0b1010_0000);
+    for number in 0..64 {
+        assert_eq!(gather(scatter(number, 0x1f_ff00), 0x1f_ff00), number);
+    }
+}
