@@ -15,11 +15,15 @@
 //! | [`sides`] | which side each group of SMs, and each byte of memory, is on |
 //! | [`slices`] | which slice of the L2 a place belongs to |
 //! | [`model`] | memory systems to try it with |
+//! | [`coloring`] | where the bytes of an arena of one color are |
+//! | [`ptx`] | kernels whose accesses go there |
 
 pub mod address;
 mod chance;
+pub mod coloring;
 pub mod model;
 pub mod prober;
+pub mod ptx;
 pub mod sides;
 pub mod slices;
 pub mod split;
