@@ -168,7 +168,7 @@ mod tests {
         let new = |logical, mapped, length, mask| Coloring::new(logical, mapped, length, mask, false);
         assert_eq!(new(0, 0, 1 << 20, 0), Err(ColoringError::NoMask));
         assert!(matches!(new(1 << 12, 0, 1 << 20, MASK), Err(ColoringError::Misplaced { pair: 0x2000, .. })));
-        for length in [0, 5_000, u64::MAX & !0xfff] {
+        for length in [0, 5_000, !0xfff] {
             assert!(matches!(new(0, 0, length, MASK), Err(ColoringError::Length { stretch: 4_096, .. })));
         }
     }
