@@ -6,6 +6,7 @@
 
 mod launchers;
 mod placement;
+mod sides;
 mod signatures;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use crate::stream::Stream;
 
 pub use launchers::{LinkCycle, Policy, Product, Token};
 pub use placement::{Meeting, Stay, Stayed};
+pub use sides::{Atomics, LINE_BYTES, NO_PLACE};
 use signatures::{Parameter, SIGNATURES, SOURCES};
 
 /// Slots of sums are this far apart in bytes, so that two never share a cache line; `SLOT_STRIDE` in `prelude.cuh`.

@@ -16,6 +16,7 @@ mod compute;
 mod decode;
 mod network;
 mod placement;
+mod sides;
 mod traffic;
 
 /// Time of a kernel that is not known, nanoseconds: that of a small kernel of a network.
@@ -109,6 +110,8 @@ pub(crate) fn prepare<'a>(launch: &'a Launch, process: &'a Process) -> Result<Pr
         "count_by_sm" => placement::count_by_sm(args, &grid),
         "meet" => placement::meet(args, &grid, process),
         "stay" => placement::stay(args, &grid, process),
+        "chain_atomics" => sides::chain_atomics(args, &grid, process),
+        "contend" => sides::contend(args, &grid, process),
         _ => Ok(Prepared::new(Cost { chain_ns: UNKNOWN_NS as f64, ..Cost::default() }, || {})),
     }
 }

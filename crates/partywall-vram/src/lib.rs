@@ -14,6 +14,7 @@
 //! | [`split`] | whether numbers are of two kinds |
 //! | [`sides`] | which side each group of SMs, and each byte of memory, is on |
 //! | [`slices`] | which slice of the L2 a place belongs to |
+//! | [`gpu`] | a prober that measures on a GPU |
 //! | [`model`] | memory systems to try it with |
 //! | [`coloring`] | where the bytes of an arena of one color are |
 //! | [`ptx`] | kernels whose accesses go there |
@@ -21,6 +22,7 @@
 pub mod address;
 mod chance;
 pub mod coloring;
+pub mod gpu;
 pub mod model;
 pub mod prober;
 pub mod ptx;

@@ -23,10 +23,12 @@
 //! - S2: little more than one pair is measured for each place.
 //! - S3: a map that is wrong is noticed by the check.
 
+use std::collections::BTreeSet;
+
 use crate::address::{Address, LINE_BYTES, OFFSET_BITS};
 use crate::chance::Chance;
 use crate::prober::{Probe, Prober};
-use crate::sides::Sides;
+use crate::sides::{Side, Sides};
 
 #[cfg(test)]
 mod tests;
@@ -150,6 +152,20 @@ impl SliceMap {
     /// The slice of an address; `None` on a page that is not on the map.
     pub fn of(&self, address: Address) -> Option<Slice> {
         self.pages.get(address.page as usize)?.get(gather(address.offset, self.bits) as usize).copied()
+    }
+}
+
+impl SliceMap {
+    /// How many slices there are on the first side and on the second.
+    pub fn of_sides(&self, sides: &Sides) -> [usize; 2] {
+        let mut found = [BTreeSet::new(), BTreeSet::new()];
+        for (page, slices) in (0..).zip(&self.pages) {
+            for (place, slice) in (0..).zip(slices) {
+                let side = sides.of(Address { page, offset: scatter(place, self.bits) });
+                found[usize::from(side == Some(Side::Second))].insert(*slice);
+            }
+        }
+        found.map(|slices| slices.len())
     }
 }
 

@@ -14,11 +14,13 @@ use crate::error::Failure;
 use crate::output;
 
 pub mod tenants;
+pub mod vram;
 
 use tenants::{
     CoverageArguments, DeviceCommand, KeeperArguments, LogsArguments, NodeArguments, PsArguments,
     RestartArguments, RunTenantArguments, ShepherdArguments, StopArguments, UpArguments, WhichNode,
 };
+use vram::VramCommand;
 
 /// Share one NVIDIA GPU between services so that each runs as if the others were not there.
 ///
@@ -117,6 +119,12 @@ pub enum Command {
     /// Be a built-in tenant: what `partywall measure` starts.
     #[command(hide = true)]
     Tenant(TenantArguments),
+    /// Find out where a GPU's memory lives.
+    Vram {
+        /// What to find out.
+        #[command(subcommand)]
+        command: VramCommand,
+    },
     /// List the GPUs that are known, with a source for every figure.
     Gpus(GpusArguments),
     /// Check a `partywall.toml`, or print an example or its JSON schema.
@@ -167,6 +175,7 @@ impl Command {
             Self::Node(arguments) => Some(arguments.gpu.gpu.as_ref()),
             Self::Run(arguments) => Some(arguments.gpu.gpu.as_ref()),
             Self::Up(arguments) => Some(arguments.gpu.gpu.as_ref()),
+            Self::Vram { command: VramCommand::Map(arguments) } => Some(arguments.gpu.gpu.as_ref()),
             Self::Tenant(_) => Some(None),
             _ => None,
         }

@@ -18,6 +18,7 @@ mod speed;
 mod tenant;
 mod tenants;
 mod validation;
+mod vram;
 
 use std::process::ExitCode;
 
@@ -69,6 +70,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Sim { command: SimCommand::Validate(arguments) } => validation::run(arguments),
         Command::Sim { command: SimCommand::Speed(arguments) } => speed::run(arguments),
         Command::Measure(arguments) => measure::run(arguments),
+        Command::Vram { command } => vram::run(command),
         Command::Gpus(arguments) => gpus::run(arguments),
         Command::Config(arguments) => gpus::config(arguments),
         Command::Tenant(arguments) => tenant::run(arguments),

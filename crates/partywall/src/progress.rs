@@ -39,6 +39,12 @@ impl Lines {
     }
 }
 
+/// A line about what begins now.
+#[expect(clippy::print_stderr, reason = "progress goes to standard error")]
+pub(crate) fn say(line: &str) {
+    eprintln!("{line}");
+}
+
 /// `work` of every item on as many threads as there are cores, in the order of the items.
 pub(crate) fn parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     in_order(items, cores(), work)
@@ -47,4 +53,14 @@ pub(crate) fn parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + S
 /// Cores that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Seconds since it was made.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the edge of the process: how long something took is what is asked"
+)]
+pub(crate) fn stopwatch() -> impl FnMut() -> f64 {
+    let start = std::time::Instant::now();
+    move || start.elapsed().as_secs_f64()
 }

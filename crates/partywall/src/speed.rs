@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &SpeedArguments) -> Result<(), Failure> {
     let bar = progress::bar(2 * REPEATS as u64 + u64::from(arguments.hour_of.is_some()), "timing");
     let gpu = validation::recorded_gpu()?;
     let params = Params::default();
-    let mut clock = stopwatch();
+    let mut clock = progress::stopwatch();
     let mut timed = |mix: Mix| -> Result<Timed, Failure> {
         let mut runs = Vec::new();
         for _ in 0..REPEATS {
@@ -129,14 +129,4 @@ fn people(document: &Document) -> String {
         );
     }
     text
-}
-
-/// Seconds since it was made.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the edge of the process: how long the simulator took is what is asked"
-)]
-fn stopwatch() -> impl FnMut() -> f64 {
-    let start = std::time::Instant::now();
-    move || start.elapsed().as_secs_f64()
 }

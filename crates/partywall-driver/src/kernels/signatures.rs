@@ -8,6 +8,7 @@ pub(super) const SOURCES: &[(&str, &str)] = &[
     ("memory", include_str!("../../../../kernels/ptx/memory.ptx")),
     ("network", include_str!("../../../../kernels/ptx/network.ptx")),
     ("placement", include_str!("../../../../kernels/ptx/placement.ptx")),
+    ("sides", include_str!("../../../../kernels/ptx/sides.ptx")),
 ];
 
 /// The type of a kernel's parameter, as far as it matters for passing it. Pointers are 64 bits.
@@ -62,6 +63,8 @@ pub(super) const SIGNATURES: &[Signature] = &[
     kernel("placement", "count_by_sm", &[D, W, D]),
     kernel("placement", "meet", &[D, W, D, D]),
     kernel("placement", "stay", &[D, D, D]),
+    kernel("sides", "chain_atomics", &[D, D, W, W, W, W, D]),
+    kernel("sides", "contend", &[D, D, W, W, W, W, D, D]),
 ];
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod promises;
 mod simulated;
 mod squeezed;
 mod tenants;
+mod vram;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,213 @@
+//! A prober that measures on a GPU.
+//!
+//! Takes memory of its own, which it gives back when it is dropped, and changes none of anybody's. It measures what a GPU does that has
+//! nothing else to do: beside other work times are wrong more often, and the checks of the maps say so.
+
+use partywall_core::units::Bytes;
+use partywall_driver::kernels::{Atomics, Kernels, LINE_BYTES, NO_PLACE, Part, Shape};
+use partywall_driver::{
+    Context, Device, DeviceBuffer, DriverError, GreenContext, GroupSet, PinnedBuffer, Priority, Stream,
+};
+
+use crate::address::{Address, LINE_BYTES as LINE, PAGE_BYTES};
+use crate::prober::{Probe, Prober};
+
+/// Probes that are sent to the GPU together, bounded by what they take in memory: 8 bytes each.
+const AT_ONCE: usize = 1 << 20;
+
+/// Atomic operations in a chain: enough to average what a single one takes more or less, and 5 us.
+const CHAIN: u32 = 25;
+
+/// Blocks, threads and operations of each thread by which slices are told: two streams from 8 SMs each saturate one.
+const BLOCKS: u32 = 16;
+const THREADS: u32 = 256;
+const STREAM: u32 = 64;
+
+/// Places by which it is found out what one stream takes alone.
+const ALONE: u32 = 33;
+
+/// Lists of places begin at multiples of so many.
+const ALIGNED: usize = 4;
+
+/// Measures on a GPU.
+#[derive(Debug)]
+pub struct GpuProber {
+    groups: Vec<(GreenContext, Stream)>,
+    stream: Stream,
+    kernels: Kernels,
+    memory: DeviceBuffer,
+    exchange: Exchange,
+    /// Cycles of a stream to one place alone; 0 until it was measured.
+    alone: u32,
+}
+
+/// Memory that lists of places and times pass through.
+#[derive(Debug)]
+struct Exchange {
+    host: PinnedBuffer,
+    places: DeviceBuffer,
+    times: DeviceBuffer,
+    arrived: DeviceBuffer,
+}
+
+impl GpuProber {
+    /// Takes `bytes` of the device's memory, in whole pages, to look at.
+    ///
+    /// # Errors
+    /// What the driver returned: among it that there is not so much memory, or that it has no Green Contexts.
+    pub fn new(device: &Device, bytes: Bytes) -> Result<Self, DriverError> {
+        let context: Context = device.primary()?;
+        let split = device.sm_split()?;
+        let groups = (0..split.groups() as u32).map(|group| {
+            let one = GroupSet::new([group]).map_err(|error| DriverError::Invalid(error.to_string()))?;
+            let green = split.green_context(&one)?;
+            let stream = green.stream(Priority::Normal)?;
+            Ok((green, stream))
+        });
+        let groups = groups.collect::<Result<_, DriverError>>()?;
+        let list = Bytes(4 * (2 * AT_ONCE + ALIGNED * split.groups()) as u64);
+        Ok(Self {
+            groups,
+            stream: context.stream(Priority::Normal)?,
+            kernels: Kernels::load(&context)?,
+            memory: context.alloc(Bytes(bytes.0 / u64::from(PAGE_BYTES) * u64::from(PAGE_BYTES)))?,
+            exchange: Exchange {
+                host: context.pinned(list)?,
+                places: context.alloc(list)?,
+                times: context.alloc(list)?,
+                arrived: context.alloc(Bytes(LINE_BYTES))?,
+            },
+            alone: 0,
+        })
+    }
+
+    /// Gives the GPU lists of places, has `submit` do something with them, and takes what it measured.
+    fn exchange(
+        &self,
+        places: &[u32],
+        submit: impl FnOnce(&Self) -> Result<(), DriverError>,
+    ) -> Result<Vec<u32>, DriverError> {
+        let Exchange { host, places: to, times, .. } = &self.exchange;
+        let bytes = 4 * places.len() as u64;
+        let raw: Vec<u8> = places.iter().flat_map(|place| place.to_le_bytes()).collect();
+        host.write(0, &raw)?;
+        self.stream.copy_to_device(to, 0, host, 0, bytes)?;
+        self.stream.fill(times, 0, bytes, 0)?;
+        self.stream.synchronize()?;
+        submit(self)?;
+        self.stream.copy_to_host(host, 0, times, 0, bytes)?;
+        self.stream.synchronize()?;
+        let mut raw = vec![0; raw.len()];
+        host.read(0, &mut raw)?;
+        let words = raw
+            .chunks_exact(4)
+            .map(|word| word.iter().rev().fold(0, |all, &byte| all << 8 | u32::from(byte)));
+        Ok(words.collect())
+    }
+
+    fn atomics(
+        &self,
+        first: usize,
+        places: usize,
+        count: usize,
+        length: u32,
+    ) -> Result<Atomics<'_>, DriverError> {
+        let (at, bytes) = (4 * first as u64, 4 * places as u64);
+        Ok(Atomics {
+            memory: Part::all(&self.memory),
+            places: Part::new(&self.exchange.places, at, bytes)?,
+            count: count as u32,
+            length,
+            times: Part::new(&self.exchange.times, at, bytes)?,
+        })
+    }
+
+    fn line(address: Address) -> u32 {
+        address.page * (PAGE_BYTES / LINE) + address.offset / LINE
+    }
+
+    /// What some of these probes measure, of one batch.
+    fn some(&self, probes: &[Probe]) -> Result<Vec<f32>, DriverError> {
+        // Each group's places in a row: what is in them, and where the row begins.
+        let mut of_group: Vec<Vec<usize>> = vec![Vec::new(); self.groups.len()];
+        for (index, probe) in probes.iter().enumerate() {
+            let missing = || DriverError::Invalid(format!("there is no group {} of SMs", probe.group));
+            of_group.get_mut(usize::from(probe.group)).ok_or_else(missing)?.push(index);
+        }
+        let mut places = Vec::with_capacity(probes.len() + ALIGNED * self.groups.len());
+        let mut begins = Vec::with_capacity(self.groups.len());
+        for group in &of_group {
+            begins.push(places.len());
+            places.extend(group.iter().map(|&index| Self::line(probes[index].address)));
+            places.resize(places.len().next_multiple_of(ALIGNED), NO_PLACE);
+        }
+        let times = self.exchange(&places, |this| {
+            for ((group, &begin), (green, stream)) in of_group.iter().zip(&begins).zip(&this.groups) {
+                if !group.is_empty() {
+                    let atomics = this.atomics(begin, group.len(), group.len(), CHAIN)?;
+                    this.kernels.chain_atomics(stream, green.sms().0.min(group.len() as u32), &atomics)?;
+                }
+            }
+            this.groups.iter().try_for_each(|(_, stream)| stream.synchronize())
+        })?;
+        let mut cycles = vec![0.0; probes.len()];
+        for (group, begin) in of_group.iter().zip(begins) {
+            for (&index, time) in group.iter().zip(&times[begin..]) {
+                cycles[index] = *time as f32 / 256.0;
+            }
+        }
+        Ok(cycles)
+    }
+
+    /// Cycles for pairs of places, of one batch.
+    fn pairs(&self, lines: &[u32]) -> Result<Vec<u32>, DriverError> {
+        let count = lines.len() / 2;
+        let times = self.exchange(lines, |this| {
+            let arrived = &this.exchange.arrived;
+            this.stream.fill(arrived, 0, arrived.len(), 0)?;
+            let atomics = this.atomics(0, lines.len(), count, STREAM)?;
+            this.kernels.contend(&this.stream, Shape::new(BLOCKS, THREADS)?, &atomics, Part::all(arrived))
+        })?;
+        Ok(times[..count].to_vec())
+    }
+}
+
+impl Prober for GpuProber {
+    type Error = DriverError;
+
+    fn pages(&self) -> u32 {
+        (self.memory.len() / u64::from(PAGE_BYTES)) as u32
+    }
+
+    fn groups(&self) -> u16 {
+        self.groups.len() as u16
+    }
+
+    fn latencies(&mut self, probes: &[Probe]) -> Result<Vec<f32>, DriverError> {
+        let mut cycles = Vec::with_capacity(probes.len());
+        for some in probes.chunks(AT_ONCE) {
+            cycles.extend(self.some(some)?);
+        }
+        Ok(cycles)
+    }
+
+    fn contention(&mut self, pairs: &[(Address, Address)]) -> Result<Vec<f32>, DriverError> {
+        if self.alone == 0 {
+            let pages = self.pages().max(1);
+            // Anywhere, and each somewhere else.
+            let one = |number: u32| {
+                [Self::line(Address { page: number % pages, offset: number * 7 * LINE }), NO_PLACE]
+            };
+            let mut cycles = self.pairs(&(0..ALONE).flat_map(one).collect::<Vec<_>>())?;
+            cycles.sort_unstable();
+            self.alone = cycles[cycles.len() / 2].max(1);
+        }
+        let mut ratios = Vec::with_capacity(pairs.len());
+        for some in pairs.chunks(AT_ONCE / 2) {
+            let lines: Vec<u32> =
+                some.iter().flat_map(|(one, other)| [Self::line(*one), Self::line(*other)]).collect();
+            ratios.extend(self.pairs(&lines)?.into_iter().map(|cycles| cycles as f32 / self.alone as f32));
+        }
+        Ok(ratios)
+    }
+}

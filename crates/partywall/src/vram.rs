@@ -1,0 +1,253 @@
+//! `partywall vram`: where memory lives.
+
+use std::fmt::Write as _;
+
+use partywall_core::soft_gpu::is_simulated;
+use partywall_core::units::Bytes;
+use partywall_driver::{Cuda, DriverError};
+use partywall_vram::address::PAGE_BYTES;
+use partywall_vram::gpu::GpuProber;
+use partywall_vram::prober::Prober as _;
+use partywall_vram::sides::{self, Found, Side, Sides, SidesError};
+use partywall_vram::slices::{self, SliceMap, SlicesError};
+use serde::Serialize;
+
+use crate::cli::vram::{MapArguments, VramCommand};
+use crate::error::Failure;
+use crate::output;
+use crate::progress::{say, stopwatch};
+
+/// What is left free of what is free: contexts grow.
+const LEFT: u64 = 1 << 30;
+
+/// What is shown.
+#[derive(Debug, Serialize)]
+struct Report {
+    gpu: String,
+    simulated: bool,
+    /// Memory that was looked at.
+    bytes: u64,
+    pages: u32,
+    /// Seconds for the sides, with the check.
+    took_s: f64,
+    /// `null` where the GPU has one side, as far as can be told.
+    sides: Option<SidesReport>,
+    /// How far apart two kinds of addresses are for a group of SMs, in deviations; where there is one side.
+    apart: Option<f64>,
+    slices: Option<SlicesReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct SidesReport {
+    /// Bits of an offset within 2 MiB whose parity turns the side.
+    mask: u32,
+    granularity_bytes: u32,
+    /// The side of each of the smallest groups of SMs.
+    groups: String,
+    sms_per_group: u32,
+    /// The side of the first byte of each page.
+    pages: String,
+    far_cycles: f64,
+    separation: f64,
+    checked: u64,
+    unsure: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct SlicesReport {
+    bytes: u64,
+    count: u16,
+    /// Slices on the first side and on the second; `null` with one side.
+    of_sides: Option<[usize; 2]>,
+    /// Bits of an offset within 2 MiB that change the slice.
+    bits: u32,
+    /// Pairs that were measured, and places that they told.
+    pairs: u64,
+    places: u64,
+    checked: u64,
+    took_s: f64,
+}
+
+pub(crate) fn run(command: &VramCommand) -> Result<(), Failure> {
+    match command {
+        VramCommand::Map(arguments) => map(arguments),
+    }
+}
+
+fn map(arguments: &MapArguments) -> Result<(), Failure> {
+    let report = find(arguments)?;
+    output::print(&if arguments.json { output::json(&report)? } else { text(&report) })
+}
+
+fn find(arguments: &MapArguments) -> Result<Report, Failure> {
+    let driver = |error: DriverError| Failure::machine(error, None);
+    let device = Cuda::load().map_err(driver)?.device(arguments.device).map_err(driver)?;
+    let (free, _) = device.primary().map_err(driver)?.memory_info().map_err(driver)?;
+    let bytes = arguments.memory.unwrap_or(Bytes(free.0.saturating_sub(LEFT)));
+    let page = u64::from(PAGE_BYTES);
+    if bytes.0 < page || bytes.0 > free.0 {
+        return Err(Failure::input(format!(
+            "{bytes} of memory cannot be looked at: {free} are free; ask for 2MiB at least, and not for all of it"
+        )));
+    }
+    let slice_pages = arguments.slices.map(|bytes| (bytes.0 / page) as u32);
+    if slice_pages.is_some_and(|pages| pages == 0 || u64::from(pages) > bytes.0 / page) {
+        return Err(Failure::input("--slices: from 2MiB to as much memory as is looked at"));
+    }
+    let sms_per_group = device.sm_split().map_err(driver)?.sms_per_group().0;
+    say(&format!("looking at {}", Bytes(bytes.0 / page * page)));
+    let mut watch = stopwatch();
+    let mut prober = GpuProber::new(&device, bytes).map_err(driver)?;
+    let found = sides::find(&mut prober, arguments.checks, arguments.seed).map_err(|error| match error {
+        SidesError::Prober(error) => driver(error),
+        error => Failure::machine(error, Some(AGAIN.to_owned())),
+    })?;
+    let took_s = watch();
+    let (sides, apart) = match &found {
+        Found::Two(sides) => (Some(sides), None),
+        Found::One { apart } => (None, Some(*apart)),
+    };
+    let slices = slice_pages.map(|pages| slices_of(&mut prober, sides, pages, arguments)).transpose()?;
+    let name = device.name().map_err(driver)?;
+    Ok(Report {
+        simulated: is_simulated(&name),
+        gpu: name,
+        bytes: u64::from(prober.pages()) * page,
+        pages: prober.pages(),
+        took_s,
+        sides: sides.map(|sides| SidesReport::of(sides, sms_per_group)),
+        apart,
+        slices,
+    })
+}
+
+const AGAIN: &str = "try again while nothing else runs on the GPU";
+
+fn slices_of(
+    prober: &mut GpuProber,
+    sides: Option<&Sides>,
+    pages: u32,
+    arguments: &MapArguments,
+) -> Result<SlicesReport, Failure> {
+    say(&format!("finding the slices of {}", Bytes(u64::from(pages) * u64::from(PAGE_BYTES))));
+    let mut watch = stopwatch();
+    let map =
+        slices::find(prober, sides, pages, arguments.checks, arguments.seed).map_err(
+            |error| match error {
+                SlicesError::Prober(error) => Failure::machine(error, None),
+                error => Failure::machine(error, Some(AGAIN.to_owned())),
+            },
+        )?;
+    Ok(SlicesReport::of(&map, sides, watch()))
+}
+
+impl SidesReport {
+    fn of(sides: &Sides, sms_per_group: u32) -> Self {
+        let line =
+            |sides: &[Side]| sides.iter().map(|side| if *side == Side::First { '0' } else { '1' }).collect();
+        Self {
+            mask: sides.mask,
+            granularity_bytes: sides.granularity,
+            groups: line(&sides.groups),
+            sms_per_group,
+            pages: line(&sides.pages),
+            far_cycles: sides.quality.far_cycles,
+            separation: sides.quality.separation,
+            checked: sides.quality.checked,
+            unsure: sides.quality.unsure,
+        }
+    }
+}
+
+impl SlicesReport {
+    fn of(map: &SliceMap, sides: Option<&Sides>, took_s: f64) -> Self {
+        Self {
+            bytes: map.pages.len() as u64 * u64::from(PAGE_BYTES),
+            count: map.count,
+            of_sides: sides.map(|sides| map.of_sides(sides)),
+            bits: map.bits,
+            pairs: map.pairs,
+            places: map.pages.iter().map(Vec::len).sum::<usize>() as u64,
+            checked: map.checked,
+            took_s,
+        }
+    }
+}
+
+fn text(report: &Report) -> String {
+    let mut text = format!("{}\n", report.gpu);
+    let _ = writeln!(
+        text,
+        "  {} in {} pages of 2 MiB, {:.1} s",
+        Bytes(report.bytes),
+        report.pages,
+        report.took_s
+    );
+    match &report.sides {
+        Some(sides) => sides.write(&mut text),
+        None => {
+            let apart = report.apart.unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "  one side: addresses are {apart:.1} deviations apart, which is not two kinds"
+            );
+        }
+    }
+    if let Some(slices) = &report.slices {
+        slices.write(&mut text);
+    }
+    text
+}
+
+fn bits(mask: u32) -> String {
+    let named = (0..u32::BITS).filter(|bit| mask >> bit & 1 == 1).map(|bit| bit.to_string());
+    named.collect::<Vec<_>>().join(", ")
+}
+
+impl SidesReport {
+    fn write(&self, text: &mut String) {
+        let Self {
+            mask,
+            granularity_bytes,
+            groups,
+            sms_per_group,
+            pages,
+            far_cycles,
+            separation,
+            checked,
+            unsure,
+        } = self;
+        let count = |line: &str, side: char| line.chars().filter(|found| *found == side).count();
+        let sms = |side: char| count(groups, side) * *sms_per_group as usize;
+        let _ = writeln!(
+            text,
+            "  two sides, in turn every {}: the parity of the bits {} of an address (mask {mask:#x}), and a constant of its page\n  \
+             SMs: {} and {}; groups of {sms_per_group}: {groups}\n  \
+             pages that begin on the first side and on the second: {} and {}\n  \
+             an atomic operation takes {far_cycles:.0} cycles more from the other side; the sides are {separation:.0} deviations apart\n  \
+             checked: {checked} fresh addresses, none of them wrong; {unsure} could not be told",
+            Bytes(u64::from(*granularity_bytes)),
+            bits(*mask),
+            sms('0'),
+            sms('1'),
+            count(pages, '0'),
+            count(pages, '1'),
+        );
+    }
+}
+
+impl SlicesReport {
+    fn write(&self, text: &mut String) {
+        let Self { bytes, count, of_sides, bits: mask, pairs, places, checked, took_s } = self;
+        let of = of_sides.map_or(String::new(), |[first, second]| format!(", {first} and {second} by side"));
+        let _ = writeln!(
+            text,
+            "  {count} slices{of}, in {}: {took_s:.1} s, {:.2} pairs a place\n  \
+             what changes the slice: the bits {} of an address\n  \
+             checked: {checked} fresh pairs, none of them wrong",
+            Bytes(*bytes),
+            *pairs as f64 / *places as f64,
+            bits(*mask),
+        );
+    }
+}
