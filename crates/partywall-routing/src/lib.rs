@@ -8,9 +8,17 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`prefix`] | what a prompt begins with, as one number per block |
+//! | [`cached`] | what is asked of an index of cached blocks |
 //! | [`replica`] | what is known of a replica: what it can do, what it has to do, how its GPU is |
+//! | `backlog` | what a replica still has to do |
 //! | [`policy`] | the rules by which a replica is chosen, one file each |
+//! | [`admission`] | when a request may go |
+//! | [`router`] | where each request goes and when: the decider around a policy |
 
+pub mod admission;
+mod backlog;
+pub mod cached;
 pub mod policy;
 pub mod prefix;
 pub mod replica;
+pub mod router;
