@@ -55,8 +55,14 @@ pub enum Fault {
 pub const FORMS: &[(&str, &str)] = &[
     ("slow:FACTOR", "everything takes so many times as long"),
     ("hang", "requests are taken and nothing moves; health and metrics are still answered"),
-    ("error:SHARE[:STATUS]", "that share of the requests is answered with an error, 500 if nothing else is said"),
-    ("cut:TOKENS[:SHARE]", "the connection is closed after so many tokens of an answer, of every request or of a share"),
+    (
+        "error:SHARE[:STATUS]",
+        "that share of the requests is answered with an error, 500 if nothing else is said",
+    ),
+    (
+        "cut:TOKENS[:SHARE]",
+        "the connection is closed after so many tokens of an answer, of every request or of a share",
+    ),
     ("die:TOKENS", "all of the replica is gone after so many more tokens over all requests; 0 is now"),
     ("restart", "requests are cut off, the cache is empty, event numbers begin at 0 (once)"),
     ("clear", "the cache is emptied and says so; refused while requests are running (once)"),
@@ -64,7 +70,10 @@ pub const FORMS: &[(&str, &str)] = &[
     ("duplicate-events:SHARE", "that share of the event messages is sent twice"),
     ("reorder-events:SHARE", "that share of the event messages is sent after the one that follows"),
     ("gap:N", "the next N event numbers are never used, and no replay has them (once)"),
-    ("lie:SHARE", "of that share of the prompts the engine says that it has stored them, and does not find them again"),
+    (
+        "lie:SHARE",
+        "of that share of the prompts the engine says that it has stored them, and does not find them again",
+    ),
     ("no-replay", "who asks for a replay gets no answer"),
 ];
 
@@ -128,10 +137,13 @@ impl FromStr for Fault {
         let fault = match name {
             "slow" => Self::Slow(number(None, 0.001, 1e6)?),
             "hang" => Self::Hang,
-            "error" => {
-                Self::Error { share: number(None, 0.0, 1.0)?, status: number(Some(500.0), 500.0, 599.0)? as u16 }
+            "error" => Self::Error {
+                share: number(None, 0.0, 1.0)?,
+                status: number(Some(500.0), 500.0, 599.0)? as u16,
+            },
+            "cut" => {
+                Self::Cut { tokens: number(None, 0.0, COUNT)? as u32, share: number(Some(1.0), 0.0, 1.0)? }
             }
-            "cut" => Self::Cut { tokens: number(None, 0.0, COUNT)? as u32, share: number(Some(1.0), 0.0, 1.0)? },
             "die" => Self::Die { tokens: number(None, 0.0, COUNT)? as u64 },
             "restart" => Self::Restart,
             "clear" => Self::Clear,
@@ -254,8 +266,19 @@ mod tests {
     #[test]
     fn every_form_is_read_and_written() {
         let texts = [
-            "slow:2.5", "hang", "error:0.5:503", "cut:20:1", "die:0", "restart", "clear", "drop-events:0.1",
-            "duplicate-events:1", "reorder-events:0.5", "gap:3", "lie:0.25", "no-replay",
+            "slow:2.5",
+            "hang",
+            "error:0.5:503",
+            "cut:20:1",
+            "die:0",
+            "restart",
+            "clear",
+            "drop-events:0.1",
+            "duplicate-events:1",
+            "reorder-events:0.5",
+            "gap:3",
+            "lie:0.25",
+            "no-replay",
         ];
         assert_eq!(texts.len(), FORMS.len());
         for text in texts {

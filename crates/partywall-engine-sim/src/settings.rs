@@ -125,7 +125,11 @@ impl Settings {
         {
             let fits = !name.is_empty() && name.len() <= MAX_NAME && !name.chars().any(char::is_control);
             if !fits {
-                return wrong(setting, name, format!("write a name of 1 to {MAX_NAME} bytes without control characters"));
+                return wrong(
+                    setting,
+                    name,
+                    format!("write a name of 1 to {MAX_NAME} bytes without control characters"),
+                );
             }
         }
         let names = || std::iter::once(&self.model).chain(&self.loras);
@@ -164,16 +168,20 @@ impl Settings {
     }
 
     fn endpoint_of(&self, setting: &'static str, endpoint: &str, replica: u16) -> Result<String, Error> {
-        let wrong = |right: &str| Error::Setting { setting, value: endpoint.to_owned(), right: right.to_owned() };
+        let wrong =
+            |right: &str| Error::Setting { setting, value: endpoint.to_owned(), right: right.to_owned() };
         if let Some(path) = endpoint.strip_prefix("ipc://") {
             return match (path.is_empty(), self.replicas) {
                 (true, _) => Err(wrong("write ipc:// and a path")),
                 (false, 1) => Ok(endpoint.to_owned()),
-                (false, _) => Err(wrong("several replicas need tcp://host:port, where each takes the next port")),
+                (false, _) => {
+                    Err(wrong("several replicas need tcp://host:port, where each takes the next port"))
+                }
             };
         }
         let place = tcp(endpoint).ok_or_else(|| wrong("write tcp://host:port or ipc://path"))?;
-        let port = port_of(place.1, replica).ok_or_else(|| wrong("choose a lower port for so many replicas"))?;
+        let port =
+            port_of(place.1, replica).ok_or_else(|| wrong("choose a lower port for so many replicas"))?;
         Ok(format!("tcp://{}:{port}", place.0))
     }
 
@@ -185,7 +193,10 @@ impl Settings {
             return Err(Error::Setting {
                 setting: "--kv-replay",
                 value: replay.clone(),
-                right: format!("{} replicas need its port at least {} from that of --kv-events", self.replicas, self.replicas),
+                right: format!(
+                    "{} replicas need its port at least {} from that of --kv-events",
+                    self.replicas, self.replicas
+                ),
             });
         }
         Ok(())
@@ -235,16 +246,32 @@ mod tests {
     fn what_cannot_be_is_named() {
         let complaint = |settings: Settings| settings.check().unwrap_err().to_string();
         for (settings, words) in [
-            (Settings { replicas: 0, ..Settings::default() }, "--replicas is 0; write something from 1 to 256"),
-            (Settings { time_scale: f64::NAN, ..Settings::default() }, "--time-scale is NaN"),
-            (Settings { cache_tokens: 15, ..Settings::default() }, "--cache-tokens is 15; write something from 16"),
-            (Settings { model: String::new(), ..Settings::default() }, "--model is ; write a name"),
-            (Settings { loras: vec!["stand-in".to_owned()], ..Settings::default() }, "--lora is stand-in; give"),
             (
-                Settings { replicas: 9, listen: SocketAddr::from(([127, 0, 0, 1], 65_530)), ..Settings::default() },
+                Settings { replicas: 0, ..Settings::default() },
+                "--replicas is 0; write something from 1 to 256",
+            ),
+            (Settings { time_scale: f64::NAN, ..Settings::default() }, "--time-scale is NaN"),
+            (
+                Settings { cache_tokens: 15, ..Settings::default() },
+                "--cache-tokens is 15; write something from 16",
+            ),
+            (Settings { model: String::new(), ..Settings::default() }, "--model is ; write a name"),
+            (
+                Settings { loras: vec!["stand-in".to_owned()], ..Settings::default() },
+                "--lora is stand-in; give",
+            ),
+            (
+                Settings {
+                    replicas: 9,
+                    listen: SocketAddr::from(([127, 0, 0, 1], 65_530)),
+                    ..Settings::default()
+                },
                 "--listen is 127.0.0.1:65530; with 9 replicas",
             ),
-            (with_events(2, "tcp://*:5557", "tcp://*:5558"), "--kv-replay is tcp://*:5558; 2 replicas need its port"),
+            (
+                with_events(2, "tcp://*:5557", "tcp://*:5558"),
+                "--kv-replay is tcp://*:5558; 2 replicas need its port",
+            ),
             (with_events(2, "ipc://a", "tcp://*:5558"), "--kv-events is ipc://a; several replicas need"),
             (with_events(1, "udp://a", "tcp://*:5558"), "--kv-events is udp://a; write tcp://host:port"),
         ] {

@@ -4,6 +4,7 @@
 //! with, with or without an empty frame before it, and gets `"", topic, number, batch` for each that is kept (SGLang, and vLLM before it
 //! sent maps, without the topic), then one with the number -1 and an empty batch.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -37,7 +38,7 @@ pub struct Publisher {
     socket: PubSocket,
     topic: Bytes,
     journal: Arc<Mutex<Journal>>,
-    answers: Arc<Mutex<bool>>,
+    questions: Arc<Questions>,
     replay: Option<JoinHandle<()>>,
     bound: (String, Option<String>),
 }
@@ -57,8 +58,9 @@ impl Publisher {
         })?;
         let topic = Bytes::copy_from_slice(endpoints.topic.as_bytes());
         let journal = Arc::new(Mutex::new(Journal::new(endpoints.kept)));
-        let answers = Arc::new(Mutex::new(true));
-        let mut made = Self { socket, topic, journal, answers, replay: None, bound: (bound.to_string(), None) };
+        let questions = Arc::new(Questions::default());
+        let mut made =
+            Self { socket, topic, journal, questions, replay: None, bound: (bound.to_string(), None) };
         if let Some(endpoint) = &endpoints.replay {
             let mut router = RouterSocket::new();
             let bound = router.bind(&resolved(endpoint)).await.map_err(|error| Error::Bind {
@@ -71,7 +73,7 @@ impl Publisher {
                 router,
                 topic: endpoints.replays_topic.then(|| made.topic.clone()),
                 journal: made.journal.clone(),
-                answers: made.answers.clone(),
+                questions: made.questions.clone(),
             };
             made.replay = Some(tokio::spawn(replay.serve()));
         }
@@ -109,7 +111,12 @@ impl Publisher {
 
     /// Answers who asks for a replay, or not.
     pub fn answer_replays(&mut self, faults: &Faults) {
-        *lock(&self.answers) = faults.get(Fault::NoReplay.name()).is_none();
+        self.questions.ignore.store(faults.get(Fault::NoReplay.name()).is_some(), Ordering::Relaxed);
+    }
+
+    /// How often somebody asked for a replay and got no answer.
+    pub fn ignored(&self) -> u64 {
+        self.questions.ignored.load(Ordering::Relaxed)
     }
 
     /// How many batches there were since the last restart, those that were skipped among them.
@@ -126,20 +133,33 @@ impl Drop for Publisher {
     }
 }
 
+/// What becomes of questions for a replay: two numbers that stand for themselves, in no order with anything else.
+#[derive(Debug, Default)]
+struct Questions {
+    ignore: AtomicBool,
+    ignored: AtomicU64,
+}
+
 /// The answering half.
 struct Replay {
     router: RouterSocket,
     topic: Option<Bytes>,
     journal: Arc<Mutex<Journal>>,
-    answers: Arc<Mutex<bool>>,
+    questions: Arc<Questions>,
 }
 
 impl Replay {
     async fn serve(mut self) {
         while let Ok(asked) = self.router.recv().await {
             let frames = asked.into_vec();
-            let (Some(who), Some(number)) = (frames.first(), frames.last().and_then(number)) else { continue };
-            if frames.len() > 3 || !*lock(&self.answers) {
+            let (Some(who), Some(number)) = (frames.first(), frames.last().and_then(number)) else {
+                continue;
+            };
+            if frames.len() > 3 {
+                continue;
+            }
+            if self.questions.ignore.load(Ordering::Relaxed) {
+                self.questions.ignored.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             let kept = lock(&self.journal).since(number);

@@ -66,11 +66,9 @@ impl Shape {
         let events = Value::Array(events.iter().map(|event| self.event(block_tokens, event)).collect());
         let batch = match self.encoding {
             Encoding::Array | Encoding::Map => Value::Array(vec![Value::F64(time), events, Value::from(0)]),
-            Encoding::MapBatch => map([
-                ("ts", Value::F64(time)),
-                ("events", events),
-                ("data_parallel_rank", Value::from(0)),
-            ]),
+            Encoding::MapBatch => {
+                map([("ts", Value::F64(time)), ("events", events), ("data_parallel_rank", Value::from(0))])
+            }
         };
         let mut bytes = Vec::new();
         // Writing into memory does not fail, and an event that is lost would be noticed as a gap.
@@ -80,7 +78,9 @@ impl Shape {
 
     fn event(self, block_tokens: u32, event: &CacheEvent) -> Value {
         match event {
-            CacheEvent::Stored { parent, blocks, domain } => self.stored(block_tokens, *parent, blocks, domain),
+            CacheEvent::Stored { parent, blocks, domain } => {
+                self.stored(block_tokens, *parent, blocks, domain)
+            }
             CacheEvent::Removed(hashes) => {
                 let hashes = self.hashes(hashes.iter().copied());
                 let medium = ("medium", Value::from("GPU"));
@@ -132,9 +132,9 @@ impl Shape {
     fn fields(self, name: &str, fields: Vec<(&str, Value)>) -> Value {
         let name = Value::from(name);
         match self.encoding {
-            Encoding::Array => {
-                Value::Array(std::iter::once(name).chain(fields.into_iter().map(|(_, value)| value)).collect())
-            }
+            Encoding::Array => Value::Array(
+                std::iter::once(name).chain(fields.into_iter().map(|(_, value)| value)).collect(),
+            ),
             Encoding::Map | Encoding::MapBatch => map(std::iter::once(("type", name)).chain(fields)),
         }
     }
