@@ -13,8 +13,10 @@ use partywall_measure::plan::measurable;
 use crate::error::Failure;
 use crate::output;
 
+pub mod engine_sim;
 pub mod tenants;
 
+use engine_sim::EngineSimArguments;
 use tenants::{
     CoverageArguments, DeviceCommand, KeeperArguments, LogsArguments, NodeArguments, PsArguments,
     RestartArguments, RunTenantArguments, ShepherdArguments, StopArguments, UpArguments, WhichNode,
@@ -51,6 +53,13 @@ Examples:
 
 Exit status: 0 done, 1 failed, 2 something given cannot be used (the message says what, where, and what would be right),
 130 interrupted.";
+
+const ENGINE_SIM_EXAMPLES: &str = "\
+Examples:
+  partywall engine-sim
+  curl localhost:8000/v1/completions -d '{\"prompt\": \"hello\", \"max_tokens\": 20, \"stream\": true}'
+  partywall engine-sim --replicas 4 --kv-events tcp://127.0.0.1:5557 --kv-replay tcp://127.0.0.1:5657
+  curl localhost:8001/fault -d '{\"fault\": \"slow:4\"}'";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -103,6 +112,12 @@ pub enum Command {
         #[command(subcommand)]
         command: Option<DeviceCommand>,
     },
+    /// Be a stand-in inference engine: OpenAI's API over modelled times, and a real block cache that tells its events.
+    ///
+    /// Gateways and routers are tried against it without a GPU. A token is a byte. Once it serves, it says where on standard output, and
+    /// goes on until Ctrl-C, or until a fault has ended all its replicas; then the exit status is 1.
+    #[command(after_help = ENGINE_SIM_EXAMPLES)]
+    EngineSim(Box<EngineSimArguments>),
     /// Simulate scenarios, and hold the model against measurements.
     Sim {
         /// What to simulate.
@@ -522,6 +537,7 @@ mod tests {
             "restart",
             "logs",
             "node",
+            "engine-sim",
             "sim run",
             "sim validate",
             "sim speed",

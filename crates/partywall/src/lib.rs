@@ -5,6 +5,7 @@ mod agreement;
 pub mod cli;
 mod demo;
 mod doctor;
+mod engine_sim;
 mod error;
 mod gpus;
 mod measure;
@@ -65,6 +66,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::MpsKeeper(arguments) => tenants::walls::keep(arguments),
         Command::Device { command: None } => tenants::walls::device(),
         Command::Device { command: Some(DeviceCommand::Meet(arguments)) } => tenants::walls::meet(arguments),
+        Command::EngineSim(arguments) => engine_sim::run(arguments),
         Command::Sim { command: SimCommand::Run(arguments) } => sim::run(arguments),
         Command::Sim { command: SimCommand::Validate(arguments) } => validation::run(arguments),
         Command::Sim { command: SimCommand::Speed(arguments) } => speed::run(arguments),
