@@ -289,6 +289,16 @@ mod tests {
     }
 
     #[test]
+    fn the_page_for_users_has_every_form() {
+        let page = include_str!("../../../docs/engine-sim.md");
+        let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
+        for (form, meaning) in FORMS {
+            let row = format!("| `{form}` | {meaning} |");
+            assert!(rows.contains(&row.as_str()), "docs/engine-sim.md has no row {row}");
+        }
+    }
+
+    #[test]
     fn what_is_no_fault_is_told_what_would_be_one() {
         let reason = |text: &str| text.parse::<Fault>().unwrap_err().to_string();
         assert!(reason("explode").contains("cut:TOKENS[:SHARE]"), "{}", reason("explode"));
