@@ -12,6 +12,7 @@
 //! | [`api`] | OpenAI's paths, and those for faults |
 //! | [`replica`] | the task that owns an engine and steps it by the [`clock`] |
 //! | [`tokens`], [`blocks`] | what a token is, what is in a block |
+//! | [`tokenizer`] | the same for others, as the files that a model brings |
 //! | [`events`] | what is told of the cache |
 //! | [`faults`] | what goes wrong on request |
 //! | [`metrics`] | the page for Prometheus |
@@ -26,4 +27,5 @@ pub mod metrics;
 pub mod replica;
 pub mod server;
 pub mod settings;
+pub mod tokenizer;
 pub mod tokens;

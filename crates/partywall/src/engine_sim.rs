@@ -6,9 +6,11 @@ use partywall_engine_sim::error::Error;
 use partywall_engine_sim::events::wire::Shape;
 use partywall_engine_sim::server::{self, Address};
 use partywall_engine_sim::settings::{EventSettings, Settings};
+use partywall_engine_sim::tokenizer;
 
 use crate::cli::engine_sim::EngineSimArguments;
 use crate::error::Failure;
+use crate::output;
 
 pub(crate) fn run(arguments: &EngineSimArguments) -> Result<(), Failure> {
     let ready = |addresses: &[Address]| {
@@ -21,6 +23,11 @@ pub(crate) fn run(arguments: &EngineSimArguments) -> Result<(), Failure> {
         let mut out = std::io::stdout().lock();
         let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
     };
+    if let Some(directory) = &arguments.tokenizer {
+        let files =
+            [("tokenizer.json", tokenizer::tokenizer()), ("tokenizer_config.json", tokenizer::config())];
+        output::write_all(directory, &files.each_ref().map(|(name, text)| (*name, text.as_str())))?;
+    }
     server::run(settings(arguments), ready).map_err(|error| match error {
         Error::Setting { .. } => Failure::input(error),
         Error::Listen { .. } | Error::Bind { .. } | Error::Runtime(_) | Error::Ended { .. } => {

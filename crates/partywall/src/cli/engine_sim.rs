@@ -1,6 +1,7 @@
 //! What can be said to `partywall engine-sim`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Args;
 use partywall_core::units::Nanos;
@@ -43,6 +44,9 @@ pub struct EngineSimArguments {
     /// Requests with a `priority` above 0 are computed after the others, as by vLLM's priority scheduling.
     #[arg(long)]
     pub by_priority: bool,
+    /// First write DIR/tokenizer.json and DIR/tokenizer_config.json, by which a gateway reads prompts as this engine does.
+    #[arg(long, value_name = "DIR")]
+    pub tokenizer: Option<PathBuf>,
     /// Publish what comes into the cache and goes out of it, such as tcp://*:5557.
     #[arg(long, value_name = "ENDPOINT")]
     pub kv_events: Option<String>,
