@@ -148,9 +148,7 @@ impl Gate {
     }
 
     fn models(&self) -> Response<Body> {
-        let settings = &self.settings;
-        let answer = answers::models(&settings.model, &settings.loras, self.since, settings.context_tokens);
-        json_of(StatusCode::OK, &answer)
+        json_of(StatusCode::OK, &answers::models(&self.settings, self.since))
     }
 
     async fn metrics(&self) -> Result<Response<Body>, Failed> {

@@ -26,6 +26,8 @@ pub struct Settings {
     pub replicas: u16,
     /// What the model is called.
     pub model: String,
+    /// What it may be called as well: other names of the same model, with the same blocks.
+    pub aliases: Vec<String>,
     /// LoRA adapters of it, which are asked for as models of their own.
     pub loras: Vec<String>,
     /// Prompt tokens computed in a second.
@@ -74,6 +76,7 @@ impl Default for Settings {
             listen: SocketAddr::from(([127, 0, 0, 1], 8000)),
             replicas: 1,
             model: "stand-in".to_owned(),
+            aliases: Vec::new(),
             loras: Vec::new(),
             prefill_tokens_per_s: 8_000.0,
             token_time: Nanos::from_millis(25),
@@ -91,6 +94,12 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Every name that a request may give as its model: the model's own first.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let own = std::iter::once(&self.model);
+        own.chain(&self.aliases).chain(&self.loras).map(String::as_str)
+    }
+
     /// Blocks that the cache holds.
     pub fn cache_blocks(&self) -> u64 {
         self.cache_tokens / u64::from(self.block_tokens.max(1))
@@ -120,21 +129,15 @@ impl Settings {
         between("--cache-tokens", self.cache_tokens as f64, block, MAX_CACHE_TOKENS as f64)?;
         between("--context-tokens", self.context_tokens as f64, 2.0, MAX_CACHE_TOKENS as f64)?;
         between("--time-scale", self.time_scale, 1e-3, 1e6)?;
-        for (setting, name) in
-            std::iter::once(("--model", &self.model)).chain(self.loras.iter().map(|lora| ("--lora", lora)))
-        {
-            let fits = !name.is_empty() && name.len() <= MAX_NAME && !name.chars().any(char::is_control);
-            if !fits {
-                return wrong(
-                    setting,
-                    name,
-                    format!("write a name of 1 to {MAX_NAME} bytes without control characters"),
-                );
+        for name in self.names() {
+            if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
+                let right = format!("write a name of 1 to {MAX_NAME} bytes without control characters");
+                return wrong("a name of --model or --lora", &name, right);
             }
-        }
-        let names = || std::iter::once(&self.model).chain(&self.loras);
-        if let Some(twice) = names().find(|name| names().filter(|other| other == name).count() > 1) {
-            return wrong("--lora", twice, "give every model and adapter a name of its own".to_owned());
+            if self.names().filter(|other| *other == name).count() > 1 {
+                let right = "give every model and adapter a name of its own".to_owned();
+                return wrong("a name of --model or --lora", &name, right);
+            }
         }
         for replica in 0..self.replicas {
             self.listen_of(replica)?;
@@ -255,10 +258,13 @@ mod tests {
                 Settings { cache_tokens: 15, ..Settings::default() },
                 "--cache-tokens is 15; write something from 16",
             ),
-            (Settings { model: String::new(), ..Settings::default() }, "--model is ; write a name"),
+            (
+                Settings { model: String::new(), ..Settings::default() },
+                "a name of --model or --lora is ; write a name",
+            ),
             (
                 Settings { loras: vec!["stand-in".to_owned()], ..Settings::default() },
-                "--lora is stand-in; give",
+                "a name of --model or --lora is stand-in; give",
             ),
             (
                 Settings {

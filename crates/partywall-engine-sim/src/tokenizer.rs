@@ -64,10 +64,10 @@ fn spelling() -> Vec<char> {
 
 #[cfg(test)]
 mod tests {
-    use minijinja::{Environment, context};
-    use proptest::prelude::{any, proptest};
     use std::sync::LazyLock;
 
+    use minijinja::{Environment, context};
+    use proptest::prelude::{any, proptest};
     use tokenizers::Tokenizer;
 
     use super::*;

@@ -50,10 +50,13 @@ fn settings(arguments: &EngineSimArguments) -> Settings {
             hashes: arguments.kv_hashes,
         },
     });
+    let mut models = arguments.model.iter();
+    let model = models.next();
     Settings {
         listen: arguments.listen,
         replicas: arguments.replicas,
-        model: arguments.model.clone(),
+        model: model.cloned().unwrap_or_default(),
+        aliases: models.cloned().collect(),
         loras: arguments.lora.clone(),
         prefill_tokens_per_s: arguments.prefill_tokens_per_s,
         token_time: arguments.token_time,

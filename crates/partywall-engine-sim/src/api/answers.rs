@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::requests::{Generate, Kind, Wrong};
 use crate::replica::Progress;
+use crate::settings::Settings;
 use crate::tokens::Words;
 
 /// The last line of a stream.
@@ -137,14 +138,17 @@ pub fn refusal(wrong: &Wrong) -> Value {
     json!({"error": {"message": wrong.message, "type": kind, "param": wrong.field, "code": code}})
 }
 
-/// The list of models: the model, and its adapters as its children.
-pub fn models(model: &str, loras: &[String], created: u64, longest: u64) -> Value {
-    let entry = |name: &str, parent: Value| {
-        json!({"id": name, "object": "model", "created": created, "owned_by": "partywall", "root": name, "parent": parent,
-               "max_model_len": longest})
+/// The list of models: every name of the model, and its adapters as its children.
+pub fn models(settings: &Settings, created: u64) -> Value {
+    let entry = |name: &str, root: &str, parent: Value| {
+        json!({"id": name, "object": "model", "created": created, "owned_by": "partywall", "root": root, "parent": parent,
+               "max_model_len": settings.context_tokens})
     };
-    let base = std::iter::once(entry(model, Value::Null));
-    let data: Vec<Value> = base.chain(loras.iter().map(|lora| entry(lora, model.into()))).collect();
+    let model = settings.model.as_str();
+    let names = std::iter::once(model).chain(settings.aliases.iter().map(String::as_str));
+    let names = names.map(|name| entry(name, model, Value::Null));
+    let data: Vec<Value> =
+        names.chain(settings.loras.iter().map(|lora| entry(lora, lora, model.into()))).collect();
     json!({"object": "list", "data": data})
 }
 
@@ -183,7 +187,6 @@ mod tests {
     use super::*;
     use crate::api::requests::generate;
     use crate::replica::End;
-    use crate::settings::Settings;
 
     fn request(kind: Kind, body: &str) -> Generate {
         generate(kind, body.as_bytes(), &Settings::default()).unwrap()

@@ -252,14 +252,13 @@ fn job(
 /// The model, and the adapter where it is one. Without a name it is the model itself, as vLLM has it.
 fn model(asked: Option<String>, settings: &Settings) -> Result<(String, Option<String>), Wrong> {
     let Some(asked) = asked else { return Ok((settings.model.clone(), None)) };
-    if asked == settings.model {
+    if asked == settings.model || settings.aliases.contains(&asked) {
         return Ok((asked, None));
     }
     if settings.loras.contains(&asked) {
         return Ok((asked.clone(), Some(asked)));
     }
-    let known: Vec<&str> =
-        std::iter::once(&settings.model).chain(&settings.loras).map(String::as_str).collect();
+    let known: Vec<&str> = settings.names().collect();
     // What a client sent comes back in the message, so not all of it.
     let shown: String = asked.chars().take(64).collect();
     let message = format!("there is no model `{shown}`; there is {}", known.join(", "));

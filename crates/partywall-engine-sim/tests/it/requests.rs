@@ -2,9 +2,10 @@
 
 use hyper::Method;
 use partywall_engine_sim::api::MAX_BODY;
+use partywall_engine_sim::settings::Settings;
 use serde_json::{Value, json};
 
-use crate::client::{complete, post, text};
+use crate::client::{cached, complete, post, text};
 use crate::{Engines, quick, within_reason};
 
 #[test]
@@ -48,16 +49,24 @@ fn a_body_without_end_is_refused_and_the_engine_goes_on() {
 #[test]
 fn models_are_listed_with_their_adapters() {
     within_reason(async {
-        let engines = Engines::start(partywall_engine_sim::settings::Settings {
-            loras: vec!["poet".to_owned()],
-            ..quick()
-        })
-        .await;
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let settings = Settings { aliases: names(&["batch"]), loras: names(&["poet"]), ..quick() };
+        let engines = Engines::start(settings).await;
         let (status, body) = text(engines.http(), Method::GET, "/v1/models", "").await;
         let body: Value = serde_json::from_str(&body).unwrap();
-        let names: Vec<&Value> = body["data"].as_array().unwrap().iter().map(|model| &model["id"]).collect();
-        assert_eq!((status, names), (200, vec![&Value::from("stand-in"), &Value::from("poet")]));
-        assert_eq!(body["data"][1]["parent"], "stand-in");
+        let names: Vec<&str> =
+            body["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+        assert_eq!((status, names), (200, vec!["stand-in", "batch", "poet"]));
+        assert_eq!(
+            (&body["data"][1]["parent"], &body["data"][2]["parent"]),
+            (&Value::Null, &"stand-in".into())
+        );
+        // Another name is the same model, an adapter is not.
+        for (model, tokens) in [("stand-in", 0), ("batch", 48), ("poet", 0)] {
+            let body = json!({"model": model, "prompt": "m".repeat(64), "max_tokens": 1});
+            let (_, answer) = post(engines.http(), "/v1/completions", &body).await;
+            assert_eq!((cached(&answer), &answer["model"]), (tokens, &model.into()));
+        }
         assert_eq!(text(engines.http(), Method::GET, "/health", "").await, (200, String::new()));
     });
 }

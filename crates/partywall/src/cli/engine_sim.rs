@@ -17,9 +17,9 @@ pub struct EngineSimArguments {
     /// How many replicas; each takes the ports after those of the one before.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub replicas: u16,
-    /// What the model is called.
+    /// What the model is called. May be given several times: other names of the same model.
     #[arg(long, value_name = "NAME", default_value = "stand-in")]
-    pub model: String,
+    pub model: Vec<String>,
     /// A LoRA adapter, which is asked for as a model of its own. May be given several times.
     #[arg(long, value_name = "NAME")]
     pub lora: Vec<String>,
