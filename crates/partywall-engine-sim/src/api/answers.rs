@@ -21,6 +21,8 @@ pub struct Answer {
     ends_itself: bool,
     include_usage: bool,
     words: Words,
+    /// What stands before and behind the text of a token: the same for all of them, and there are many.
+    around: Option<(String, String)>,
 }
 
 impl Answer {
@@ -35,6 +37,7 @@ impl Answer {
             ends_itself: request.ends_itself,
             include_usage: request.include_usage,
             words: Words::new(request.fingerprint),
+            around: None,
         }
     }
 
@@ -73,12 +76,23 @@ impl Answer {
 
     /// One more token.
     pub fn token(&mut self) -> String {
-        let text = self.words.take(1);
-        let choice = match self.kind {
-            Kind::Chat => json!({"delta": {"content": text}}),
-            Kind::Completion => json!({"text": text}),
+        let around = self.around.take().unwrap_or_else(|| self.around_a_token());
+        // Nothing in a word needs to be escaped.
+        let piece = [around.0.as_str(), &self.words.take(1), &around.1].concat();
+        self.around = Some(around);
+        piece
+    }
+
+    fn around_a_token(&self) -> (String, String) {
+        let (choice, key) = match self.kind {
+            Kind::Chat => (json!({"delta": {"content": ""}}), "\"content\":\""),
+            Kind::Completion => (json!({"text": ""}), "\"text\":\""),
         };
-        self.piece(choice, Value::Null)
+        let piece = self.piece(choice, Value::Null);
+        // No other field's text has a key with its quotes in it: there they are escaped.
+        let place = piece.find(key).map_or(0, |place| place + key.len());
+        let (before, behind) = piece.split_at(place);
+        (before.to_owned(), behind.to_owned())
     }
 
     /// What a stream ends with.
@@ -122,7 +136,10 @@ impl Answer {
 ///
 /// One vector of `dimensions` numbers for each fingerprint.
 pub fn embeddings(model: &str, fingerprints: &[u64], dimensions: usize, prompt_tokens: usize) -> Value {
-    let entry = |(index, fingerprint): (usize, &u64)| json!({"object": "embedding", "index": index, "embedding": vector(*fingerprint, dimensions)});
+    let entry = |(index, fingerprint): (usize, &u64)| {
+        let vector = vector(*fingerprint, dimensions);
+        json!({"object": "embedding", "index": index, "embedding": vector})
+    };
     let data: Vec<Value> = fingerprints.iter().enumerate().map(entry).collect();
     let usage = json!({"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens});
     json!({"object": "list", "data": data, "model": model, "usage": usage})
@@ -201,6 +218,8 @@ mod tests {
 
     #[test]
     fn the_pieces_of_a_stream_are_the_whole_answer() {
+        // A name that looks like a piece of an answer.
+        let settings = Settings { model: r#""content":"","text":""#.to_owned(), ..Settings::default() };
         for (kind, body, content) in [
             (
                 Kind::Chat,
@@ -213,7 +232,7 @@ mod tests {
                 "/text",
             ),
         ] {
-            let request = request(kind, body);
+            let request = generate(kind, body.as_bytes(), &settings).unwrap();
             let whole = Answer::new(&request, 7).whole(&PROGRESS);
             let mut answer = Answer::new(&request, 7);
             let mut text = answer.opening().unwrap_or_default();

@@ -7,6 +7,8 @@
 
 mod bench;
 mod copies;
+mod engine_sim;
+mod http;
 mod launches;
 mod measure;
 mod promises;
