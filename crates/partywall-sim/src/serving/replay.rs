@@ -103,7 +103,7 @@ impl<'a> Fleet<'a> {
             cache_blocks: engine.cache_blocks,
         };
         for _ in 0..settings.engines {
-            router.add_replica(capacity, &[ModelId(0)])?;
+            router.add_replica(Nanos::ZERO, capacity, &[ModelId(0)])?;
         }
         Ok(Self {
             load,
@@ -162,7 +162,7 @@ impl<'a> Fleet<'a> {
                 true
             }
             Happened::Tokens { id, n } => {
-                self.router.tokens(now, id, n);
+                self.router.tokens(id, n);
                 false
             }
             Happened::Finished { id } => {
