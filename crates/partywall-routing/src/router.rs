@@ -204,7 +204,12 @@ impl Router {
     ///
     /// # Errors
     /// It cannot do anything, or there are too many.
-    pub fn add_replica(&mut self, now: Nanos, capacity: Capacity, models: &[ModelId]) -> Result<ReplicaId, RouterError> {
+    pub fn add_replica(
+        &mut self,
+        now: Nanos,
+        capacity: Capacity,
+        models: &[ModelId],
+    ) -> Result<ReplicaId, RouterError> {
         let Capacity { prefill_tokens_per_s, streams, block_tokens, cache_blocks, .. } = capacity;
         let able = prefill_tokens_per_s.is_finite() && prefill_tokens_per_s > 0.0;
         if !able || streams == 0 || block_tokens == 0 || cache_blocks == 0 {
@@ -301,7 +306,11 @@ impl Router {
             Class::BestEffort => self.settings.admission.hold_best_effort,
         };
         let until = now.saturating_add(limit).min(arrival.deadline.unwrap_or(Nanos::MAX));
-        if self.held.push(Held { since: now, until, arrival }) { Verdict::Held } else { Verdict::Refused(Refusal::Known) }
+        if self.held.push(Held { since: now, until, arrival }) {
+            Verdict::Held
+        } else {
+            Verdict::Refused(Refusal::Known)
+        }
     }
 
     /// Adds to `verdicts` the held requests that may go now, and those that have been held for as long as they may.
