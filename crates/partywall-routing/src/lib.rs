@@ -18,7 +18,9 @@
 pub mod admission;
 mod backlog;
 pub mod cached;
+mod eviction;
 pub mod policy;
 pub mod prefix;
 pub mod replica;
 pub mod router;
+pub mod traffic;
