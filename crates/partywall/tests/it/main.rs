@@ -1,6 +1,7 @@
 //! The program as users meet it: what it prints, what it writes, how it fails.
 #![allow(
     clippy::disallowed_methods,
+    clippy::panic,
     clippy::unwrap_used,
     reason = "tests start processes, use temporary directories and may panic"
 )]
