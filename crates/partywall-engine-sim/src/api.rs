@@ -1,5 +1,6 @@
-//! The paths that a replica answers, over one engine.
+//! The paths that a replica answers, over its engines.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::clock::unix_seconds;
@@ -30,7 +31,7 @@ use ticket::Ticket;
 
 /// Largest body that is read, in bytes: a prompt of 131 072 tokens as a list of ids has less than a megabyte.
 pub const MAX_BODY: usize = 16 << 20;
-/// Requests of one replica that are taken at the same time, running or waiting. More are refused.
+/// Requests of one engine that are taken at the same time, running or waiting. More are refused.
 pub const MAX_REQUESTS: usize = 16_384;
 /// How long a client may take for its body.
 const BODY_TIME: Duration = Duration::from_secs(60);
@@ -47,16 +48,23 @@ pub struct Gate {
     replica: u16,
     /// Seconds since 1970.
     since: u64,
+    ranks: Vec<Rank>,
+}
+
+/// One engine of the replica.
+#[derive(Debug)]
+struct Rank {
     /// Bounded by `slots`: a request sends at most two, and whoever asks something else waits for the answer.
     commands: mpsc::UnboundedSender<Command>,
     slots: Arc<Semaphore>,
 }
 
 impl Gate {
-    /// In front of a replica.
-    pub fn new(settings: Arc<Settings>, replica: u16, commands: mpsc::UnboundedSender<Command>) -> Self {
-        let slots = Arc::new(Semaphore::new(MAX_REQUESTS));
-        Self { settings, replica, since: unix_seconds() as u64, commands, slots }
+    /// In front of a replica, whose engines take these commands, in the order of their ranks.
+    pub fn new(settings: Arc<Settings>, replica: u16, ranks: Vec<mpsc::UnboundedSender<Command>>) -> Self {
+        let rank = |commands| Rank { commands, slots: Arc::new(Semaphore::new(MAX_REQUESTS)) };
+        let ranks = ranks.into_iter().map(rank).collect();
+        Self { settings, replica, since: unix_seconds() as u64, ranks }
     }
 
     /// Answers one request.
@@ -92,7 +100,7 @@ impl Gate {
             "/health" => Ok(plain(String::new())),
             "/metrics" => self.metrics().await,
             "/fault" if method == Method::GET => {
-                self.look().await.map(|view| json_of(StatusCode::OK, &faults(&view)))
+                self.look().await.map(|views| json_of(StatusCode::OK, &faults(&views)))
             }
             "/fault" if method == Method::POST => self.break_it(request).await,
             path => self.mend(path.strip_prefix("/fault/")).await,
@@ -109,10 +117,9 @@ impl Gate {
         let asked = requests::generate(kind, &body, &self.settings)?;
         drop(body);
         let created = unix_seconds() as u64;
-        let permit = self.slot()?;
         let (stream, mut answer) = (asked.stream, Answer::new(&asked, created));
-        let mut ticket = self.submit(asked.job, permit).await?;
-        answer.name(&format!("{}-{}", self.replica, ticket.id()));
+        let mut ticket = self.submit(asked.job).await?;
+        answer.name(&format!("{}-{}", self.replica, ticket.name()));
         if stream {
             let (out, pieces) = mpsc::channel(PIECES);
             tokio::spawn(pump(ticket, answer, out));
@@ -137,8 +144,7 @@ impl Gate {
         for (job, fingerprint) in std::mem::take(&mut asked.jobs) {
             prompt_tokens += job.prompt.tokens.len();
             fingerprints.push(fingerprint);
-            let permit = self.slot()?;
-            tickets.push(self.submit(job, permit).await?);
+            tickets.push(self.submit(job).await?);
         }
         for ticket in &mut tickets {
             ticket.ended().await.ok_or(Failed::Gone)?;
@@ -152,8 +158,8 @@ impl Gate {
     }
 
     async fn metrics(&self) -> Result<Response<Body>, Failed> {
-        let view = self.look().await?;
-        Ok(plain(metrics::page(&view, &self.settings.model, self.settings.block_tokens)))
+        let views = self.look().await?;
+        Ok(plain(metrics::page(&views, &self.settings.model, self.settings.block_tokens)))
     }
 
     async fn break_it(&self, request: Request<Incoming>) -> Result<Response<Body>, Failed> {
@@ -167,14 +173,19 @@ impl Gate {
         };
         let fault: Fault =
             fault.parse().map_err(|error: crate::faults::NotAFault| Wrong::body(error.to_string()))?;
-        let done = self.ask(|answer| Command::Break { fault, answer }).await?;
-        done.map_err(|message| Wrong { status: 409, message, field: None })?;
+        for rank in &self.ranks {
+            let done = rank.ask(|answer| Command::Break { fault, answer }).await?;
+            done.map_err(|message| Wrong { status: 409, message, field: None })?;
+        }
         Ok(json_of(StatusCode::OK, &faults(&self.look().await?)))
     }
 
     async fn mend(&self, name: Option<&str>) -> Result<Response<Body>, Failed> {
-        let owned = name.map(str::to_owned);
-        let there_was = self.ask(|answer| Command::Mend { name: owned, answer }).await?;
+        let mut there_was = false;
+        for rank in &self.ranks {
+            let name = name.map(str::to_owned);
+            there_was |= rank.ask(|answer| Command::Mend { name, answer }).await?;
+        }
         if let Some(name) = name.filter(|_| !there_was) {
             let message = format!("there is no lasting fault `{name}`; GET /fault lists them");
             return Err(Failed::Wrong(Wrong { status: 404, message, field: None }));
@@ -182,26 +193,24 @@ impl Gate {
         Ok(json_of(StatusCode::OK, &faults(&self.look().await?)))
     }
 
-    async fn look(&self) -> Result<View, Failed> {
-        self.ask(Command::Look).await
+    async fn look(&self) -> Result<Vec<View>, Failed> {
+        let mut views = Vec::new();
+        for rank in &self.ranks {
+            views.push(rank.ask(Command::Look).await?);
+        }
+        Ok(views)
     }
 
-    /// Asks the replica something; when it is gone, so is whoever asks.
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Failed> {
-        let (answer, answered) = oneshot::channel();
-        self.commands.send(command(answer)).map_err(|_| Failed::Gone)?;
-        answered.await.map_err(|_| Failed::Gone)
-    }
-
-    fn slot(&self) -> Result<OwnedSemaphorePermit, Failed> {
-        self.slots.clone().try_acquire_owned().map_err(|_| {
+    /// Gives a job to the engine that has fewest.
+    async fn submit(&self, job: Job) -> Result<Ticket, Failed> {
+        let least =
+            self.ranks.iter().enumerate().rev().max_by_key(|(_, rank)| rank.slots.available_permits());
+        let (number, rank) = least.ok_or(Failed::Gone)?;
+        let slot = rank.slots.clone().try_acquire_owned().map_err(|_| {
             let message = format!("{MAX_REQUESTS} requests are running or waiting here; send it later");
-            Failed::Wrong(Wrong { status: 503, message, field: None })
-        })
-    }
-
-    async fn submit(&self, job: Job, permit: OwnedSemaphorePermit) -> Result<Ticket, Failed> {
-        let taken = self.ask(|answer| Command::Submit { job, answer }).await?;
+            Wrong { status: 503, message, field: None }
+        })?;
+        let taken = rank.ask(|answer| Command::Submit { job, answer }).await?;
         let accepted = taken.map_err(|refusal| match refusal {
             Refusal::Fault(status) => {
                 Wrong { status, message: "this error was asked for, by a fault".to_owned(), field: None }
@@ -209,7 +218,16 @@ impl Gate {
             Refusal::Impossible(message) => Wrong { status: 400, message, field: None },
             Refusal::Busy(message) => Wrong { status: 503, message, field: None },
         })?;
-        Ok(Ticket::new(accepted, self.commands.clone(), permit))
+        Ok(Ticket::new(number, accepted, rank.commands.clone(), slot))
+    }
+}
+
+impl Rank {
+    /// Asks the engine something; when it is gone, so is whoever asks.
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Failed> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(command(answer)).map_err(|_| Failed::Gone)?;
+        answered.await.map_err(|_| Failed::Gone)
     }
 }
 
@@ -267,11 +285,15 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, Failed> {
     }
 }
 
-fn faults(view: &View) -> Value {
-    let lasting: Vec<String> = view.lasting.iter().map(Fault::to_string).collect();
-    let struck: serde_json::Map<String, Value> =
-        view.struck.iter().map(|(name, count)| ((*name).to_owned(), Value::from(*count))).collect();
-    json!({"lasting": lasting, "struck": struck, "generation": view.generation})
+/// What lasts, which is the same for all ranks, and how often each fault has struck in any.
+fn faults(views: &[View]) -> Value {
+    let lasting: Vec<String> =
+        views.iter().take(1).flat_map(|view| &view.lasting).map(Fault::to_string).collect();
+    let mut struck: BTreeMap<&str, u64> = BTreeMap::new();
+    for (name, count) in views.iter().flat_map(|view| &view.struck) {
+        *struck.entry(name).or_default() += count;
+    }
+    json!({"lasting": lasting, "struck": struck})
 }
 
 fn refused(wrong: &Wrong) -> Response<Body> {

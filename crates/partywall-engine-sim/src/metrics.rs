@@ -62,100 +62,125 @@ impl Histogram {
     }
 }
 
-/// The page.
-pub fn page(view: &View, model: &str, block_tokens: u32) -> String {
-    let mut page =
-        Page { text: String::new(), labels: format!("engine=\"0\",model_name=\"{}\"", escaped(model)) };
-    let load = &view.load;
-    let usage = load.pinned_blocks as f64 / load.cache_blocks.max(1) as f64;
-    page.gauge(
-        "vllm:num_requests_running",
-        "Requests whose prompt is computed or that get tokens",
-        load.running as f64,
-    );
-    page.gauge("vllm:num_requests_waiting", "Requests whose prompt waits", load.waiting as f64);
+/// The page of a replica, from the views of its ranks.
+pub fn page(views: &[View], model: &str, block_tokens: u32) -> String {
+    let mut page = Page { text: String::new(), model: escaped(model), views };
+    page.gauge("vllm:num_requests_running", "Requests whose prompt is computed or that get tokens", |view| {
+        view.load.running as f64
+    });
+    page.gauge("vllm:num_requests_waiting", "Requests whose prompt waits", |view| view.load.waiting as f64);
+    let usage = |view: &View| view.load.pinned_blocks as f64 / view.load.cache_blocks.max(1) as f64;
     page.gauge("vllm:kv_cache_usage_perc", "The part of the cache that requests use, 0 to 1", usage);
     page.gauge("vllm:gpu_cache_usage_perc", "The same, under its earlier name", usage);
     page.counter(
         "vllm:prefix_cache_queries",
         "Tokens of prompts that were looked for in the cache",
-        view.queried_tokens,
+        |view| view.queried_tokens,
     );
-    page.counter("vllm:prefix_cache_hits", "Those that were found", view.hit_tokens);
-    page.counter("vllm:prompt_tokens", "Tokens of prompts", view.prompt_tokens);
-    page.counter("vllm:generation_tokens", "Tokens of answers", view.generated_tokens);
-    page.head("vllm:request_success_total", "counter", "Requests that ended, by how");
-    page.sample("vllm:request_success_total", &[("finished_reason", "stop")], view.finished as f64);
-    page.sample("vllm:request_success_total", &[("finished_reason", "abort")], view.aborted as f64);
+    page.counter("vllm:prefix_cache_hits", "Those that were found", |view| view.hit_tokens);
+    page.counter("vllm:prompt_tokens", "Tokens of prompts", |view| view.prompt_tokens);
+    page.counter("vllm:generation_tokens", "Tokens of answers", |view| view.generated_tokens);
+    page.samples("vllm:request_success_total", "counter", "Requests that ended, by how", |view| {
+        vec![
+            ("finished_reason", "stop", view.finished as f64),
+            ("finished_reason", "abort", view.aborted as f64),
+        ]
+    });
     page.histogram(
         "vllm:time_to_first_token_seconds",
         "From a request to its first token, in the engine's time",
-        &view.first_tokens,
     );
     page.head("vllm:cache_config_info", "gauge", "Always 1; what the cache is like");
-    let (block, blocks) = (block_tokens.to_string(), load.cache_blocks.to_string());
-    page.sample("vllm:cache_config_info", &[("block_size", &block), ("num_gpu_blocks", &blocks)], 1.0);
-    page.gauge(
-        "partywall_engine_sim_held_blocks",
-        "Blocks that hold something, in use or not",
-        load.held_blocks as f64,
-    );
-    page.gauge(
-        "partywall_engine_sim_used_blocks",
-        "Those of them that are in use",
-        load.pinned_blocks as f64,
-    );
+    for (rank, view) in views.iter().enumerate() {
+        let (block, blocks) = (block_tokens.to_string(), view.load.cache_blocks.to_string());
+        page.sample(
+            "vllm:cache_config_info",
+            rank,
+            &[("block_size", &block), ("num_gpu_blocks", &blocks)],
+            1.0,
+        );
+    }
+    page.gauge("partywall_engine_sim_held_blocks", "Blocks that hold something, in use or not", |view| {
+        view.load.held_blocks as f64
+    });
+    page.gauge("partywall_engine_sim_used_blocks", "Those of them that are in use", |view| {
+        view.load.pinned_blocks as f64
+    });
     page.gauge(
         "partywall_engine_sim_event_number",
         "The number that the next batch of events will get",
-        view.event_number as f64,
+        |view| view.event_number as f64,
     );
-    page.counter("partywall_engine_sim_restarts", "Restarts by a fault", view.generation);
-    page.head("partywall_engine_sim_faults_total", "counter", "How often each fault has struck");
-    for (name, count) in &view.struck {
-        page.sample("partywall_engine_sim_faults_total", &[("fault", name)], *count as f64);
-    }
+    page.counter("partywall_engine_sim_restarts", "Restarts by a fault", |view| view.generation);
+    page.samples("partywall_engine_sim_faults_total", "counter", "How often each fault has struck", |view| {
+        view.struck.iter().map(|(name, count)| ("fault", *name, *count as f64)).collect()
+    });
     page.text
 }
 
-struct Page {
+struct Page<'a> {
     text: String,
-    /// Of every sample, without braces.
-    labels: String,
+    /// Its name, ready to stand between quotes.
+    model: String,
+    /// By rank.
+    views: &'a [View],
 }
 
-impl Page {
+impl Page<'_> {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         // Writing into a string does not fail.
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+    fn sample(&mut self, name: &str, rank: usize, labels: &[(&str, &str)], value: f64) {
         let more: String = labels.iter().map(|(label, value)| format!(",{label}=\"{value}\"")).collect();
-        let _ = writeln!(self.text, "{name}{{{}{more}}} {value}", self.labels);
+        let _ =
+            writeln!(self.text, "{name}{{engine=\"{rank}\",model_name=\"{}\"{more}}} {value}", self.model);
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+    fn gauge(&mut self, name: &str, help: &str, value: impl Fn(&View) -> f64) {
         self.head(name, "gauge", help);
-        self.sample(name, &[], value);
+        for (rank, view) in self.views.iter().enumerate() {
+            self.sample(name, rank, &[], value(view));
+        }
     }
 
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
+    fn counter(&mut self, name: &str, help: &str, value: impl Fn(&View) -> u64) {
         let name = format!("{name}_total");
         self.head(&name, "counter", help);
-        self.sample(&name, &[], value as f64);
+        for (rank, view) in self.views.iter().enumerate() {
+            self.sample(&name, rank, &[], value(view) as f64);
+        }
     }
 
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
-        self.head(name, "histogram", help);
-        let mut below = 0;
-        for (bound, count) in BUCKETS.iter().zip(histogram.counts) {
-            below += count;
-            self.sample(&format!("{name}_bucket"), &[("le", &bound.to_string())], below as f64);
+    /// Several of one label.
+    fn samples(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        values: impl Fn(&View) -> Vec<(&'static str, &'static str, f64)>,
+    ) {
+        self.head(name, kind, help);
+        for (rank, view) in self.views.iter().enumerate() {
+            for (label, of, value) in values(view) {
+                self.sample(name, rank, &[(label, of)], value);
+            }
         }
-        self.sample(&format!("{name}_bucket"), &[("le", "+Inf")], histogram.all as f64);
-        self.sample(&format!("{name}_sum"), &[], histogram.sum);
-        self.sample(&format!("{name}_count"), &[], histogram.all as f64);
+    }
+
+    fn histogram(&mut self, name: &str, help: &str) {
+        self.head(name, "histogram", help);
+        for (rank, view) in self.views.iter().enumerate() {
+            let (histogram, mut below) = (&view.first_tokens, 0);
+            for (bound, count) in BUCKETS.iter().zip(histogram.counts) {
+                below += count;
+                self.sample(&format!("{name}_bucket"), rank, &[("le", &bound.to_string())], below as f64);
+            }
+            self.sample(&format!("{name}_bucket"), rank, &[("le", "+Inf")], histogram.all as f64);
+            self.sample(&format!("{name}_sum"), rank, &[], histogram.sum);
+            self.sample(&format!("{name}_count"), rank, &[], histogram.all as f64);
+        }
     }
 }
 
@@ -189,9 +214,10 @@ mod tests {
             lasting: Vec::new(),
             struck: vec![("hang", 1)],
         };
-        let page = page(&view, "a\"b", 16);
+        let page = page(&[view.clone(), view], "a\"b", 16);
         for line in [
             "vllm:num_requests_running{engine=\"0\",model_name=\"a\\\"b\"} 3",
+            "vllm:num_requests_running{engine=\"1\",model_name=\"a\\\"b\"} 3",
             "vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"a\\\"b\"} 0.25",
             "vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"a\\\"b\"} 5",
             "vllm:time_to_first_token_seconds_bucket{engine=\"0\",model_name=\"a\\\"b\",le=\"0.5\"} 2",

@@ -1,4 +1,4 @@
-//! One replica: the task that owns an engine, steps it by the clock and tells everybody what has happened.
+//! One engine of a replica: the task that owns it, steps it by the clock and tells everybody what has happened.
 //!
 //! Handlers of HTTP send [`Command`]s and watch how far their request has come. A reader that is slow sees fewer and larger steps, so
 //! nothing is queued for it. What the engine says of its cache goes out before the request that caused it moves on: who has seen a first
@@ -116,10 +116,19 @@ struct Request {
     cut_after: Option<u32>,
 }
 
-/// One replica.
+/// Which of all engines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The replica, from 0.
+    pub replica: u16,
+    /// Its data-parallel rank, from 0.
+    pub rank: u16,
+}
+
+/// One engine of a replica: all of it where the replica has one rank.
 pub struct Replica {
     settings: Arc<Settings>,
-    number: u16,
+    place: Place,
     /// How often it was restarted.
     generation: u64,
     clock: EngineClock,
@@ -148,11 +157,11 @@ struct Counts {
 
 impl Replica {
     /// An idle one.
-    pub fn new(settings: Arc<Settings>, number: u16, publisher: Option<Publisher>) -> Self {
-        let (engine, blocks) = empty(&settings, number, 0);
+    pub fn new(settings: Arc<Settings>, place: Place, publisher: Option<Publisher>) -> Self {
+        let (engine, blocks) = empty(&settings, place, 0);
         let shape = settings.events.as_ref().map(|events| events.shape).unwrap_or_default();
         Self {
-            number,
+            place,
             generation: 0,
             clock: EngineClock::start(settings.time_scale),
             engine,
@@ -315,7 +324,7 @@ impl Replica {
             Fault::Restart => {
                 self.cut_all();
                 self.generation += 1;
-                (self.engine, self.blocks) = empty(&self.settings, self.number, self.generation);
+                (self.engine, self.blocks) = empty(&self.settings, self.place, self.generation);
                 if let Some((publisher, _)) = &mut self.publisher {
                     publisher.restart();
                 }
@@ -384,7 +393,7 @@ impl Replica {
     async fn publish(&mut self, events: &[CacheEvent]) {
         let Some((publisher, shape)) = &mut self.publisher else { return };
         if !events.is_empty() {
-            let payload = shape.batch(unix_seconds(), self.settings.block_tokens, events);
+            let payload = shape.batch(unix_seconds(), self.place.rank, self.settings.block_tokens, events);
             publisher.publish(payload, &mut self.faults).await;
         }
     }
@@ -415,7 +424,7 @@ impl Replica {
 }
 
 /// An engine that holds nothing, and its blocks. Every start of every replica has its own names for blocks, as vLLM's have.
-fn empty(settings: &Settings, number: u16, generation: u64) -> (Engine, Blocks) {
+fn empty(settings: &Settings, place: Place, generation: u64) -> (Engine, Blocks) {
     let engine = Engine::new(EngineSettings {
         prefill_tokens_per_s: settings.prefill_tokens_per_s,
         token_time: settings.token_time,
@@ -425,7 +434,7 @@ fn empty(settings: &Settings, number: u16, generation: u64) -> (Engine, Blocks) 
         by_class: settings.by_priority,
         report_tokens: 1,
     });
-    let start = tokens::of_text(&format!("{number} {generation}"));
+    let start = tokens::of_text(&format!("{} {} {generation}", place.replica, place.rank));
     let seed = tokens::fingerprint(settings.seed, &tokens::Domain::default(), &start);
     (engine, Blocks::new(settings.block_tokens, seed))
 }

@@ -19,11 +19,13 @@ use tokio::task::JoinSet;
 use crate::api::Gate;
 use crate::error::Error;
 use crate::events::socket::{Endpoints, Publisher};
-use crate::replica::Replica;
+use crate::replica::{Place, Replica};
 use crate::settings::Settings;
 
 /// Connections of one replica; more wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 16_384;
+/// How often free ports that follow each other are looked for.
+const TRIES: u32 = 50;
 /// How long a client may take for the head of a request, and how long a connection may idle.
 const HEAD_TIME: Duration = Duration::from_secs(60);
 
@@ -34,9 +36,11 @@ pub struct Address {
     pub replica: u16,
     /// Its HTTP.
     pub http: SocketAddr,
-    /// The PUB socket of its events.
+    /// Its data-parallel ranks.
+    pub ranks: u16,
+    /// The PUB socket of its first rank's events; those of the others are at the ports after it.
     pub kv_events: Option<String>,
-    /// The ROUTER socket for replays.
+    /// The ROUTER socket for replays, likewise.
     pub kv_replay: Option<String>,
 }
 
@@ -61,10 +65,11 @@ impl Running {
             let listen = |error| Error::Listen { address, error };
             let listener = TcpListener::bind(address).await.map_err(listen)?;
             let http = listener.local_addr().map_err(listen)?;
-            let publisher = publisher(&settings, replica).await?;
-            let (kv_events, kv_replay) = publisher.as_ref().map(Publisher::bound).unzip();
-            running.addresses.push(Address { replica, http, kv_events, kv_replay: kv_replay.flatten() });
-            running.replicas.spawn(serve(listener, settings.clone(), replica, publisher));
+            let publishers = publishers(&settings, replica).await?;
+            let (kv_events, kv_replay) = publishers.first().map(Publisher::bound).unzip();
+            let (ranks, kv_replay) = (settings.ranks, kv_replay.flatten());
+            running.addresses.push(Address { replica, http, ranks, kv_events, kv_replay });
+            running.replicas.spawn(serve(listener, settings.clone(), replica, publishers));
         }
         Ok(running)
     }
@@ -100,33 +105,69 @@ pub fn run(settings: Settings, ready: impl FnOnce(&[Address])) -> Result<(), Err
     })
 }
 
-async fn publisher(settings: &Settings, replica: u16) -> Result<Option<Publisher>, Error> {
-    let (Some((publish, replay)), Some(events)) = (settings.endpoints_of(replica)?, &settings.events) else {
-        return Ok(None);
-    };
-    let (topic, replays_topic) = (events.topic.clone(), events.shape.replays_topic());
-    let endpoints = Endpoints { publish, replay, topic, kept: events.kept, replays_topic };
-    Publisher::bind(&endpoints).await.map(Some)
+/// One for each rank of a replica, at ports that follow each other; none where nobody asked for events.
+async fn publishers(settings: &Settings, replica: u16) -> Result<Vec<Publisher>, Error> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match bound(settings, replica).await {
+            // Behind a free port that the system chose there may be one that is taken.
+            Err(Error::Bind { .. }) if tries < TRIES && settings.ranks > 1 => {}
+            result => return result,
+        }
+    }
 }
 
-/// One replica: its engine, and its connections, which go when the engine does.
+async fn bound(settings: &Settings, replica: u16) -> Result<Vec<Publisher>, Error> {
+    let mut publishers: Vec<Publisher> = Vec::new();
+    for rank in 0..settings.ranks {
+        let (Some((publish, replay)), Some(events)) =
+            (settings.endpoints_of(replica, rank)?, &settings.events)
+        else {
+            return Ok(Vec::new());
+        };
+        let (publish, replay) = match publishers.first().map(Publisher::bound) {
+            None => (publish, replay),
+            Some((first, first_replay)) => {
+                (after(&first, rank), first_replay.map(|first_replay| after(&first_replay, rank)))
+            }
+        };
+        let (topic, replays_topic) = (events.topic.clone(), events.shape.replays_topic());
+        let endpoints = Endpoints { publish, replay, topic, kept: events.kept, replays_topic };
+        publishers.push(Publisher::bind(&endpoints).await?);
+    }
+    Ok(publishers)
+}
+
+/// The endpoint so many ports behind this one.
+fn after(endpoint: &str, ports: u16) -> String {
+    let place = endpoint.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+    place.map_or_else(|| endpoint.to_owned(), |(host, port)| format!("{host}:{}", port.saturating_add(ports)))
+}
+
+/// One replica: its engines, and its connections, which go when the first engine does.
 async fn serve(
     listener: TcpListener,
     settings: Arc<Settings>,
-    number: u16,
-    publisher: Option<Publisher>,
+    replica: u16,
+    publishers: Vec<Publisher>,
 ) -> Result<(), Error> {
-    let (commands, orders) = mpsc::unbounded_channel();
-    let gate = Arc::new(Gate::new(settings.clone(), number, commands));
-    let mut engine = JoinSet::new();
-    engine.spawn(Replica::new(settings, number, publisher).run(orders));
+    let mut engines = JoinSet::new();
+    let mut commands = Vec::new();
+    let mut publishers = publishers.into_iter();
+    for rank in 0..settings.ranks {
+        let (sender, orders) = mpsc::unbounded_channel();
+        commands.push(sender);
+        engines.spawn(Replica::new(settings.clone(), Place { replica, rank }, publishers.next()).run(orders));
+    }
+    let gate = Arc::new(Gate::new(settings, replica, commands));
     let mut connections = JoinSet::new();
     // The system has no descriptors left: the next connection is taken when one has ended.
     let mut starved = false;
     loop {
         let room = connections.len() < MAX_CONNECTIONS && !starved;
         tokio::select! {
-            _ = engine.join_next() => return Ok(()),
+            _ = engines.join_next() => return Ok(()),
             _ = connections.join_next(), if !connections.is_empty() => starved = false,
             accepted = listener.accept(), if room => match accepted {
                 Ok((stream, _)) => {
@@ -135,7 +176,7 @@ async fn serve(
                 // The client has gone already.
                 Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
                 Err(_) if !connections.is_empty() => starved = true,
-                Err(error) => return Err(Error::Ended { replica: number, reason: error.to_string() }),
+                Err(error) => return Err(Error::Ended { replica, reason: error.to_string() }),
             },
         }
     }

@@ -8,8 +8,9 @@ use crate::error::Error;
 use crate::events::wire::Shape;
 use crate::faults::Fault;
 
-/// Replicas in one process: each has a listener, two sockets for events and a task.
-pub const MAX_REPLICAS: u16 = 256;
+/// Engines in one process, over the ranks of all replicas: each has two sockets for events, of which the library keeps room for 100 000
+/// messages, 4 MB, and a task.
+pub const MAX_ENGINES: u16 = 256;
 
 /// Largest cache: its contents are kept, four bytes a token and what a map costs a block.
 pub const MAX_CACHE_TOKENS: u64 = 100_000_000;
@@ -22,8 +23,11 @@ pub const MAX_NAME: usize = 256;
 pub struct Settings {
     /// Where the first replica answers HTTP; the others at the ports after it. Port 0 is any free one, of each.
     pub listen: SocketAddr,
-    /// How many replicas, 1 to [`MAX_REPLICAS`]; they share nothing but the process.
+    /// How many replicas; they share nothing but the process.
     pub replicas: u16,
+    /// Data-parallel ranks of each: engines behind one address, each with a cache and events of its own. A request goes to the one that has
+    /// fewest. Together with the replicas at most [`MAX_ENGINES`].
+    pub ranks: u16,
     /// What the model is called.
     pub model: String,
     /// What it may be called as well: other names of the same model, with the same blocks.
@@ -57,7 +61,8 @@ pub struct Settings {
 /// Where events go and what they look like.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventSettings {
-    /// The PUB socket of the first replica, `tcp://host:port` or, of a single replica, `ipc://path`. The others' are at the ports after it.
+    /// The PUB socket of the first engine, `tcp://host:port` or, of a single one, `ipc://path`. The others' are at the ports after it: first the
+    /// ranks of the first replica, then those of the next.
     pub publish: String,
     /// The ROUTER socket for replays, in the same way.
     pub replay: Option<String>,
@@ -75,6 +80,7 @@ impl Default for Settings {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8000)),
             replicas: 1,
+            ranks: 1,
             model: "stand-in".to_owned(),
             aliases: Vec::new(),
             loras: Vec::new(),
@@ -120,7 +126,9 @@ impl Settings {
                 wrong(setting, &value, format!("write something from {low} to {high}"))
             }
         };
-        between("--replicas", f64::from(self.replicas), 1.0, f64::from(MAX_REPLICAS))?;
+        between("--ranks", f64::from(self.ranks), 1.0, f64::from(MAX_ENGINES))?;
+        let most = MAX_ENGINES / self.ranks.max(1);
+        between("--replicas", f64::from(self.replicas), 1.0, f64::from(most))?;
         between("--prefill-tokens-per-s", self.prefill_tokens_per_s, 1.0, 1e9)?;
         between("--token-time in seconds", self.token_time.as_secs(), 1e-6, 3600.0)?;
         between("--streams", f64::from(self.streams), 1.0, 65_536.0)?;
@@ -141,7 +149,7 @@ impl Settings {
         }
         for replica in 0..self.replicas {
             self.listen_of(replica)?;
-            self.endpoints_of(replica)?;
+            (0..self.ranks).try_for_each(|rank| self.endpoints_of(replica, rank).map(drop))?;
         }
         self.events_apart()
     }
@@ -158,49 +166,51 @@ impl Settings {
         Ok(SocketAddr::new(self.listen.ip(), port))
     }
 
-    /// Where a replica's events go: to publish, and to replay.
+    /// Where the events of a replica's rank go: to publish, and to replay.
     ///
     /// # Errors
     /// When an endpoint is none, or there is no such port.
-    pub fn endpoints_of(&self, replica: u16) -> Result<Option<(String, Option<String>)>, Error> {
+    pub fn endpoints_of(&self, replica: u16, rank: u16) -> Result<Option<(String, Option<String>)>, Error> {
         let Some(events) = &self.events else { return Ok(None) };
-        let publish = self.endpoint_of("--kv-events", &events.publish, replica)?;
+        let engine = replica.saturating_mul(self.ranks).saturating_add(rank);
+        let publish = self.endpoint_of("--kv-events", &events.publish, engine)?;
         let replay = events.replay.as_ref();
-        let replay = replay.map(|endpoint| self.endpoint_of("--kv-replay", endpoint, replica)).transpose()?;
+        let replay = replay.map(|endpoint| self.endpoint_of("--kv-replay", endpoint, engine)).transpose()?;
         Ok(Some((publish, replay)))
     }
 
-    fn endpoint_of(&self, setting: &'static str, endpoint: &str, replica: u16) -> Result<String, Error> {
+    fn endpoint_of(&self, setting: &'static str, endpoint: &str, engine: u16) -> Result<String, Error> {
         let wrong =
             |right: &str| Error::Setting { setting, value: endpoint.to_owned(), right: right.to_owned() };
         if let Some(path) = endpoint.strip_prefix("ipc://") {
-            return match (path.is_empty(), self.replicas) {
+            return match (path.is_empty(), self.engines()) {
                 (true, _) => Err(wrong("write ipc:// and a path")),
                 (false, 1) => Ok(endpoint.to_owned()),
                 (false, _) => {
-                    Err(wrong("several replicas need tcp://host:port, where each takes the next port"))
+                    Err(wrong("several engines need tcp://host:port, where each takes the next port"))
                 }
             };
         }
         let place = tcp(endpoint).ok_or_else(|| wrong("write tcp://host:port or ipc://path"))?;
         let port =
-            port_of(place.1, replica).ok_or_else(|| wrong("choose a lower port for so many replicas"))?;
+            port_of(place.1, engine).ok_or_else(|| wrong("choose a lower port for so many engines"))?;
         Ok(format!("tcp://{}:{port}", place.0))
     }
 
-    /// Ports of events and replays must not meet: both count up with the replicas.
+    /// Over the ranks of all replicas.
+    pub fn engines(&self) -> u16 {
+        self.replicas.saturating_mul(self.ranks)
+    }
+
+    /// Ports of events and replays must not meet: both count up with the engines.
     fn events_apart(&self) -> Result<(), Error> {
         let Some(EventSettings { publish, replay: Some(replay), .. }) = &self.events else { return Ok(()) };
         let (Some((one, first)), Some((other, second))) = (tcp(publish), tcp(replay)) else { return Ok(()) };
-        if one == other && first != 0 && second != 0 && first.abs_diff(second) < self.replicas {
-            return Err(Error::Setting {
-                setting: "--kv-replay",
-                value: replay.clone(),
-                right: format!(
-                    "{} replicas need its port at least {} from that of --kv-events",
-                    self.replicas, self.replicas
-                ),
-            });
+        let engines = self.engines();
+        if one == other && first != 0 && second != 0 && first.abs_diff(second) < engines {
+            let right =
+                format!("{engines} engines need its port at least {engines} from that of --kv-events");
+            return Err(Error::Setting { setting: "--kv-replay", value: replay.clone(), right });
         }
         Ok(())
     }
@@ -213,9 +223,9 @@ fn tcp(endpoint: &str) -> Option<(&str, u16)> {
     Some((host, port.parse().ok()?))
 }
 
-/// The port of a replica. 0 is any free one for all of them.
-fn port_of(first: u16, replica: u16) -> Option<u16> {
-    if first == 0 { Some(0) } else { first.checked_add(replica) }
+/// The port of the replica or engine with this number. 0 is any free one for all of them.
+fn port_of(first: u16, number: u16) -> Option<u16> {
+    if first == 0 { Some(0) } else { first.checked_add(number) }
 }
 
 #[cfg(test)]
@@ -238,11 +248,14 @@ mod tests {
         let settings = with_events(3, "tcp://*:5557", "tcp://*:5657");
         settings.check().unwrap();
         assert_eq!(settings.listen_of(2).unwrap().port(), 8002);
-        let endpoints = settings.endpoints_of(2).unwrap();
+        let endpoints = settings.endpoints_of(2, 0).unwrap();
         assert_eq!(endpoints, Some(("tcp://*:5559".to_owned(), Some("tcp://*:5659".to_owned()))));
+        let ranks = Settings { ranks: 4, ..settings };
+        ranks.check().unwrap();
+        assert_eq!(ranks.endpoints_of(2, 3).unwrap().unwrap().0, "tcp://*:5568");
         let any = with_events(3, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0");
         any.check().unwrap();
-        assert_eq!(any.endpoints_of(2).unwrap().unwrap().0, "tcp://127.0.0.1:0");
+        assert_eq!(any.endpoints_of(2, 0).unwrap().unwrap().0, "tcp://127.0.0.1:0");
     }
 
     #[test]
@@ -252,6 +265,10 @@ mod tests {
             (
                 Settings { replicas: 0, ..Settings::default() },
                 "--replicas is 0; write something from 1 to 256",
+            ),
+            (
+                Settings { replicas: 65, ranks: 4, ..Settings::default() },
+                "--replicas is 65; write something from 1 to 64",
             ),
             (Settings { time_scale: f64::NAN, ..Settings::default() }, "--time-scale is NaN"),
             (
@@ -276,9 +293,9 @@ mod tests {
             ),
             (
                 with_events(2, "tcp://*:5557", "tcp://*:5558"),
-                "--kv-replay is tcp://*:5558; 2 replicas need its port",
+                "--kv-replay is tcp://*:5558; 2 engines need its port",
             ),
-            (with_events(2, "ipc://a", "tcp://*:5558"), "--kv-events is ipc://a; several replicas need"),
+            (with_events(2, "ipc://a", "tcp://*:5558"), "--kv-events is ipc://a; several engines need"),
             (with_events(1, "udp://a", "tcp://*:5558"), "--kv-events is udp://a; write tcp://host:port"),
         ] {
             assert!(complaint(settings.clone()).starts_with(words), "{}", complaint(settings));

@@ -67,7 +67,7 @@ mod tests {
     use std::sync::LazyLock;
 
     use minijinja::{Environment, context};
-    use proptest::prelude::{any, proptest};
+    use proptest::prelude::{ProptestConfig, any, proptest};
     use tokenizers::Tokenizer;
 
     use super::*;
@@ -76,6 +76,9 @@ mod tests {
     static READ: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::from_bytes(tokenizer()).unwrap());
 
     proptest! {
+        // Tokenizers are slow where they are not optimised.
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
         /// Who uses the file counts what the engine counts.
         #[test]
         fn the_file_and_the_engine_read_alike(texts: Vec<String>) {

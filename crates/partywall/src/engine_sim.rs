@@ -55,6 +55,7 @@ fn settings(arguments: &EngineSimArguments) -> Settings {
     Settings {
         listen: arguments.listen,
         replicas: arguments.replicas,
+        ranks: arguments.ranks,
         model: model.cloned().unwrap_or_default(),
         aliases: models.cloned().collect(),
         loras: arguments.lora.clone(),
@@ -73,7 +74,7 @@ fn settings(arguments: &EngineSimArguments) -> Settings {
 }
 
 fn line(address: &Address) -> String {
-    let Address { replica, http, kv_events, kv_replay } = address;
+    let Address { replica, http, ranks: _, kv_events, kv_replay } = address;
     let part = |what: &str, endpoint: &Option<String>| {
         endpoint.as_ref().map(|endpoint| format!(", {what} {endpoint}")).unwrap_or_default()
     };

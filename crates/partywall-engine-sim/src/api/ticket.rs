@@ -8,6 +8,7 @@ use crate::replica::{Accepted, Command, End, Progress};
 /// Holds a request's place; when it is dropped before the end, the engine is told to forget the request.
 #[derive(Debug)]
 pub(super) struct Ticket {
+    rank: usize,
     id: RequestId,
     progress: watch::Receiver<Progress>,
     commands: mpsc::UnboundedSender<Command>,
@@ -16,15 +17,17 @@ pub(super) struct Ticket {
 
 impl Ticket {
     pub(super) fn new(
+        rank: usize,
         accepted: Accepted,
         commands: mpsc::UnboundedSender<Command>,
         slot: OwnedSemaphorePermit,
     ) -> Self {
-        Self { id: accepted.id, progress: accepted.progress, commands, _slot: slot }
+        Self { rank, id: accepted.id, progress: accepted.progress, commands, _slot: slot }
     }
 
-    pub(super) fn id(&self) -> u64 {
-        self.id.0
+    /// What tells it from all others of the replica.
+    pub(super) fn name(&self) -> String {
+        format!("{}-{}", self.rank, self.id.0)
     }
 
     /// How far it has come, when it has come further.

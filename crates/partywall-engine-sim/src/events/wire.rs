@@ -61,13 +61,15 @@ impl Shape {
         self.format == Format::Vllm && self.encoding != Encoding::Array
     }
 
-    /// The bytes of a batch; `time` in seconds since 1970.
-    pub fn batch(self, time: f64, block_tokens: u32, events: &[CacheEvent]) -> Vec<u8> {
+    /// The bytes of a batch of a data-parallel rank; `time` in seconds since 1970.
+    pub fn batch(self, time: f64, rank: u16, block_tokens: u32, events: &[CacheEvent]) -> Vec<u8> {
         let events = Value::Array(events.iter().map(|event| self.event(block_tokens, event)).collect());
         let batch = match self.encoding {
-            Encoding::Array | Encoding::Map => Value::Array(vec![Value::F64(time), events, Value::from(0)]),
+            Encoding::Array | Encoding::Map => {
+                Value::Array(vec![Value::F64(time), events, Value::from(rank)])
+            }
             Encoding::MapBatch => {
-                map([("ts", Value::F64(time)), ("events", events), ("data_parallel_rank", Value::from(0))])
+                map([("ts", Value::F64(time)), ("events", events), ("data_parallel_rank", Value::from(rank))])
             }
         };
         let mut bytes = Vec::new();
@@ -216,7 +218,7 @@ mod tests {
 
     /// What rmpv prints of a value looks like JSON.
     fn check(shape: Shape, expected: &[&str]) {
-        let bytes = shape.batch(1.5, 2, &events());
+        let bytes = shape.batch(1.5, 0, 2, &events());
         let batch = rmpv::decode::read_value(&mut bytes.as_slice()).unwrap();
         let (time, events) = match shape.encoding {
             Encoding::MapBatch => (batch["ts"].clone(), batch["events"].clone()),
@@ -261,7 +263,7 @@ mod tests {
         let shape = Shape { format: Format::Sglang, encoding: Encoding::Array, hashes: HashForm::Int };
         check(shape, &array);
         assert!(!shape.replays_topic());
-        let bytes = Shape { encoding: Encoding::Map, ..shape }.batch(0.0, 2, &events());
+        let bytes = Shape { encoding: Encoding::Map, ..shape }.batch(0.0, 0, 2, &events());
         let batch = rmpv::decode::read_value(&mut bytes.as_slice()).unwrap();
         assert_eq!(batch[1][0]["cache_salt"], Value::from("s"));
         assert_eq!(batch[1][1]["cache_salt"], Value::Nil);
@@ -269,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_hash_as_bytes_ends_with_the_number() {
-        let bytes = Shape { hashes: HashForm::Bytes, ..Shape::default() }.batch(0.0, 2, &events());
+        let bytes = Shape { hashes: HashForm::Bytes, ..Shape::default() }.batch(0.0, 0, 2, &events());
         let batch = rmpv::decode::read_value(&mut bytes.as_slice()).unwrap();
         let hash = batch[1][0]["block_hashes"][0].as_slice().unwrap();
         assert_eq!((hash.len(), &hash[24..]), (32, HASH.to_be_bytes().as_slice()));

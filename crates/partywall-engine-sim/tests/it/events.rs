@@ -1,11 +1,15 @@
 //! What events tell is what the cache holds, in every shape, over both sockets.
 
+use std::net::SocketAddr;
+
+use hyper::Method;
 use partywall_engine_sim::events::wire::{Encoding, Format, HashForm, Shape};
+use partywall_engine_sim::server::Address;
 use partywall_engine_sim::settings::Settings;
 use serde_json::json;
 use zeromq::SubSocket;
 
-use crate::client::{cached, complete, metric, post};
+use crate::client::{cached, complete, fault, metric, post, text};
 use crate::mirror::{self, Mirror, next, replay, subscribe};
 use crate::{Engines, telling, within_reason};
 
@@ -165,4 +169,49 @@ fn replicas_tell_of_themselves_with_hashes_of_their_own() {
         }
         assert_ne!(hashes[0], hashes[1]);
     });
+}
+
+/// A rank tells of itself at a port of its own, and requests spread over all.
+#[test]
+fn ranks_are_engines_of_their_own_behind_one_address() {
+    within_reason(async {
+        let engines = Engines::start(Settings { ranks: 3, replicas: 2, ..telling() }).await;
+        let first = engines.address(1).clone();
+        let at = first.http;
+        let prompts: Vec<String> = (0..30).map(|number| format!("{number:016}").repeat(2)).collect();
+        // None ends before all are there, so each rank gets as many.
+        fault(at, "hang").await;
+        let ask = |prompt: String| tokio::spawn(async move { cached(&complete(at, &prompt, 20).await) });
+        let tasks: Vec<_> = prompts.iter().cloned().map(ask).collect();
+        while total(at, "vllm:num_requests_waiting").await + total(at, "vllm:num_requests_running").await < 30
+        {
+        }
+        assert_eq!(text(at, Method::DELETE, "/fault", "").await.0, 200);
+        for task in tasks {
+            assert_eq!(task.await.unwrap(), 0);
+        }
+        for rank in 0..3 {
+            let after = |endpoint: &str| {
+                let (host, port) = endpoint.rsplit_once(':').unwrap();
+                format!("{host}:{}", port.parse::<u16>().unwrap() + rank)
+            };
+            let address = Address { kv_replay: first.kv_replay.as_deref().map(after), ..first.clone() };
+            let mut mirror = Mirror::of(rank);
+            for message in replay(&address, 0, Some("kv")).await {
+                mirror.take(&message);
+            }
+            let label = format!("engine=\"{rank}\"");
+            assert_eq!(mirror.len() as u64, metric(at, "partywall_engine_sim_held_blocks", &label).await);
+            assert_eq!(mirror.len(), 2 * prompts.len() / 3, "rank {rank}");
+        }
+    });
+}
+
+/// A metric over all ranks.
+async fn total(at: SocketAddr, name: &str) -> u64 {
+    let mut sum = 0;
+    for rank in 0..3 {
+        sum += metric(at, name, &format!("engine=\"{rank}\"")).await;
+    }
+    sum
 }

@@ -19,9 +19,16 @@ pub(crate) struct Mirror {
     pub(crate) next: u64,
     /// How often everything was cleared.
     pub(crate) cleared: usize,
+    /// Whose cache it is.
+    rank: u16,
 }
 
 impl Mirror {
+    /// Of a data-parallel rank.
+    pub(crate) fn of(rank: u16) -> Self {
+        Self { rank, ..Self::default() }
+    }
+
     /// Takes a message that has the next number.
     pub(crate) fn take(&mut self, (number, batch): &Message) {
         assert_eq!(*number, self.next, "messages come without gaps and in order");
@@ -37,7 +44,7 @@ impl Mirror {
             map => (map["ts"].clone(), map["events"].clone(), map["data_parallel_rank"].clone()),
         };
         assert!(time.as_f64().unwrap() > 1.5e9, "{time} is a time of day");
-        assert_eq!(rank, Value::from(0));
+        assert_eq!(rank, Value::from(self.rank));
         for event in events.as_array().unwrap() {
             self.event(event);
         }

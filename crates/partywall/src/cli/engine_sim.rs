@@ -17,6 +17,9 @@ pub struct EngineSimArguments {
     /// How many replicas; each takes the ports after those of the one before.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub replicas: u16,
+    /// Data-parallel ranks of each replica: engines behind one address, each with a cache and events of its own.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub ranks: u16,
     /// What the model is called. May be given several times: other names of the same model.
     #[arg(long, value_name = "NAME", default_value = "stand-in")]
     pub model: Vec<String>,
