@@ -25,7 +25,7 @@ use crate::settings::Settings;
 /// Connections of one replica; more wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 16_384;
 /// How often free ports that follow each other are looked for.
-const TRIES: u32 = 50;
+const TRIES: u32 = 1000;
 /// How long a client may take for the head of a request, and how long a connection may idle.
 const HEAD_TIME: Duration = Duration::from_secs(60);
 

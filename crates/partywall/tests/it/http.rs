@@ -73,6 +73,8 @@ impl Answer {
 pub(crate) fn ask(at: &str, request: &str, headers: &[(&str, &str)], body: &str) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(at)?;
     stream.set_read_timeout(Some(LIMIT))?;
+    // Tests ask thousands of times; a port that was closed the usual way is taken for a minute.
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
     let mut head = format!("{request} HTTP/1.1\r\nhost: {at}\r\ncontent-length: {}\r\n", body.len());
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
