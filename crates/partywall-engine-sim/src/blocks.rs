@@ -84,7 +84,7 @@ impl Blocks {
                     domain = content.domain.clone();
                     stored.push(StoredBlock { hash: content.hash, tokens: content.tokens.clone() });
                 }
-                Some(CacheEvent::Stored { parent, blocks: stored, domain })
+                (!stored.is_empty()).then_some(CacheEvent::Stored { parent, blocks: stored, domain })
             }
             Happened::Removed { blocks } => {
                 let mut removed = Vec::new();
@@ -94,7 +94,7 @@ impl Blocks {
                     removed.push(content.hash);
                     self.drop_unused(*name);
                 }
-                Some(CacheEvent::Removed(removed))
+                (!removed.is_empty()).then_some(CacheEvent::Removed(removed))
             }
             Happened::FirstToken { .. } | Happened::Tokens { .. } | Happened::Finished { .. } => None,
         }
