@@ -1,1 +1,4 @@
 //! HTTP in front of replicas.
+
+pub mod config;
+pub mod target;

@@ -10,8 +10,10 @@
 //! | [`prefix`] | what a prompt begins with, as one number per block |
 //! | [`replica`] | what is known of a replica: what it can do, what it has to do, how its GPU is |
 //! | [`cached`] | who holds how much of a prompt's beginning: one question, two ways to know |
+//! | [`breaker`] | whether a replica gets requests at all: health checks and a circuit breaker |
 //! | [`policy`] | the rules by which a replica is chosen, one file each |
 
+pub mod breaker;
 pub mod cached;
 pub mod policy;
 pub mod prefix;
