@@ -1,14 +1,22 @@
-//! Who holds how much of a prompt's beginning: the question that the exact index and the learned one both answer.
+//! What is asked of an index of cached blocks.
 
 use partywall_core::units::Nanos;
 
 use crate::prefix::PrefixHash;
 
-/// Something that knows what replicas hold in their caches.
+/// Knows which replica holds how much of a prompt's beginning.
 pub trait Cached {
-    /// For each replica the number of blocks of the longest unbroken beginning that it holds.
-    ///
-    /// `prefixes` is a prompt's beginning, block by block. `blocks` is indexed by [`ReplicaId`](crate::replica::ReplicaId): it is cleared
-    /// and filled as far as replicas are known; one beyond its end holds nothing.
+    /// Writes to `blocks`, by [`crate::replica::ReplicaId::index`], how many of the first of `prefixes` each replica holds without a gap.
+    /// What was in `blocks` is dropped; replicas beyond its end hold nothing.
     fn cached(&self, prefixes: &[PrefixHash], now: Nanos, blocks: &mut Vec<u32>);
+}
+
+/// Nothing is known of any cache.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unknown;
+
+impl Cached for Unknown {
+    fn cached(&self, _: &[PrefixHash], _: Nanos, blocks: &mut Vec<u32>) {
+        blocks.clear();
+    }
 }

@@ -8,13 +8,19 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`prefix`] | what a prompt begins with, as one number per block |
+//! | [`cached`] | what is asked of an index of cached blocks |
 //! | [`replica`] | what is known of a replica: what it can do, what it has to do, how its GPU is |
-//! | [`cached`] | who holds how much of a prompt's beginning: one question, two ways to know |
 //! | [`breaker`] | whether a replica gets requests at all: health checks and a circuit breaker |
+//! | `backlog` | what a replica still has to do |
 //! | [`policy`] | the rules by which a replica is chosen, one file each |
+//! | [`admission`] | when a request may go |
+//! | [`router`] | where each request goes and when: the decider around a policy |
 
+pub mod admission;
+mod backlog;
 pub mod breaker;
 pub mod cached;
 pub mod policy;
 pub mod prefix;
 pub mod replica;
+pub mod router;

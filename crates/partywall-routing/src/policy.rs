@@ -1,6 +1,7 @@
 //! The rules by which a replica is chosen: one trait, one file each.
 
 use partywall_core::tenant::Class;
+use partywall_core::units::Nanos;
 
 use crate::prefix::PrefixHash;
 use crate::replica::{Capacity, GpuState, Load, ReplicaId};
@@ -33,10 +34,20 @@ pub struct Candidate {
     pub load: Load,
     /// How its GPU is.
     pub gpu: GpuState,
+    /// How long it is expected to take until it begins with this request.
+    pub wait: Nanos,
     /// How many of the request's first blocks it holds, or will hold when what was sent to it before is through.
     pub cached_blocks: u32,
     /// How many blocks that latency-sensitive requests are expected to want again would be pushed out by this request.
     pub evicted_blocks: f64,
+}
+
+impl Candidate {
+    /// Tokens of the request's prompt that it would have to compute: at least one.
+    pub fn new_tokens(&self, request: &Request<'_>) -> u64 {
+        let cached = u64::from(self.cached_blocks) * u64::from(self.capacity.block_tokens);
+        request.input_tokens.saturating_sub(cached).max(1)
+    }
 }
 
 /// A choice and why.
