@@ -6,9 +6,53 @@ use partywall_core::units::Nanos;
 use crate::prefix::PrefixHash;
 use crate::replica::{Capacity, GpuState, Load, ReplicaId};
 
+mod bounded_hash;
+mod cheapest;
+mod dynamo;
+mod least_load;
+mod llm_d;
+mod longest_prefix;
+mod partywall;
 mod round_robin;
+mod sglang;
 
+pub use bounded_hash::BoundedHash;
+pub use dynamo::{Dynamo, DynamoLmetric};
+pub use least_load::LeastLoad;
+pub use llm_d::LlmD;
+pub use longest_prefix::LongestPrefix;
+pub use partywall::Partywall;
 pub use round_robin::RoundRobin;
+pub use sglang::SglangCacheAware;
+
+/// The names of all policies, the default first.
+pub const NAMES: [&str; 9] = [
+    "partywall",
+    "round-robin",
+    "least-load",
+    "bounded-hash",
+    "longest-prefix",
+    "sglang",
+    "llm-d",
+    "dynamo",
+    "dynamo-lmetric",
+];
+
+/// The policy of this name; `None` where there is none.
+pub fn named(name: &str) -> Option<Box<dyn Policy>> {
+    Some(match name {
+        "partywall" => Box::<Partywall>::default(),
+        "round-robin" => Box::<RoundRobin>::default(),
+        "least-load" => Box::<LeastLoad>::default(),
+        "bounded-hash" => Box::<BoundedHash>::default(),
+        "longest-prefix" => Box::<LongestPrefix>::default(),
+        "sglang" => Box::<SglangCacheAware>::default(),
+        "llm-d" => Box::<LlmD>::default(),
+        "dynamo" => Box::<Dynamo>::default(),
+        "dynamo-lmetric" => Box::<DynamoLmetric>::default(),
+        _ => return None,
+    })
+}
 
 /// A request, as far as a choice depends on it.
 #[derive(Debug, Clone, Copy)]

@@ -1,12 +1,13 @@
-//! Mooncake's traces: one JSON object per line. The block hashes of the prompts are skipped: nothing routes by them
-//! yet.
+//! Mooncake's traces: one JSON object per line, with a number for every 512 tokens of the prompt. Equal numbers are equal beginnings.
 
 use std::io::BufRead;
 
+use partywall_routing::prefix::PrefixHash;
 use serde::Deserialize;
 
 use super::lines::Lines;
-use super::{Millis, Rows, TraceError, TraceRequest, json_error};
+use super::{MAX_PROMPT_BLOCKS, Millis, PromptRequest, Rows, TraceError, TraceRequest, json_error};
+use crate::chance::mix;
 
 const EXPECTED: &str = "a line such as {\"timestamp\": 3000, \"input_length\": 512, \"output_length\": 128}";
 
@@ -17,6 +18,53 @@ struct Row {
     timestamp: Millis,
     input_length: u32,
     output_length: u32,
+}
+
+/// One line with the blocks of its prompt.
+#[derive(Deserialize)]
+struct PromptRow {
+    timestamp: Millis,
+    input_length: u32,
+    output_length: u32,
+    hash_ids: Vec<u64>,
+}
+
+/// Tokens in a block of these traces.
+pub const MOONCAKE_BLOCK_TOKENS: u32 = 512;
+
+const EXPECTED_PROMPT: &str = "a line such as {\"timestamp\": 3000, \"input_length\": 1000, \"output_length\": 128, \"hash_ids\": [0, 7]}, with a \
+                               number for every 512 tokens of the prompt";
+
+pub(super) fn read_prompts(file: &str, reader: &mut dyn BufRead) -> Result<Vec<PromptRequest>, TraceError> {
+    let (mut lines, mut rows) = (Lines::new(file, reader), Rows::default());
+    let (mut prompts, mut blocks) = (Vec::new(), 0);
+    while let Some(line) = lines.next()? {
+        let row: PromptRow = serde_json::from_str(line.text)
+            .map_err(|error| json_error(file, line.number, &error, EXPECTED_PROMPT))?;
+        let needed = row.input_length.div_ceil(MOONCAKE_BLOCK_TOKENS) as usize;
+        if row.hash_ids.len() != needed {
+            let problem = format!("{} tokens with {} numbers in hash_ids", row.input_length, row.hash_ids.len());
+            return Err(line.whole(problem, format!("expected {needed}")));
+        }
+        blocks += needed;
+        if blocks > MAX_PROMPT_BLOCKS {
+            let expected = format!("expected at most {MAX_PROMPT_BLOCKS}; cut the file into shorter ones");
+            return Err(line.whole("too many blocks".to_owned(), expected));
+        }
+        rows.push(row.timestamp.0, row.input_length, row.output_length)
+            .map_err(|(problem, expected)| line.whole(problem, expected))?;
+        // The last number may stand for less than a block, which nobody can share by blocks.
+        let whole = (row.input_length / MOONCAKE_BLOCK_TOKENS) as usize;
+        prompts.push(row.hash_ids[..whole].iter().map(|id| PrefixHash(mix(id.wrapping_add(1)))).collect());
+    }
+    let requests = rows.finish(file, &format!("expected {EXPECTED_PROMPT}"))?;
+    let request = |(request, prefixes): (TraceRequest, Vec<PrefixHash>)| PromptRequest {
+        at: request.at,
+        input_tokens: request.input_tokens,
+        output_tokens: request.output_tokens,
+        prefixes,
+    };
+    Ok(requests.into_iter().zip(prompts).map(request).collect())
 }
 
 pub(super) fn read(file: &str, reader: &mut dyn BufRead) -> Result<Vec<TraceRequest>, TraceError> {
