@@ -13,6 +13,7 @@
 //! | [`policy`] | the rules by which a replica is chosen, one file each |
 
 pub mod cached;
+pub mod index;
 pub mod policy;
 pub mod prefix;
 pub mod replica;
