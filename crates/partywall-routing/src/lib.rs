@@ -20,6 +20,7 @@ pub mod admission;
 mod backlog;
 pub mod breaker;
 pub mod cached;
+pub mod index;
 pub mod policy;
 pub mod prefix;
 pub mod replica;
