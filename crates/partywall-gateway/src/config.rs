@@ -126,8 +126,10 @@ impl Default for Admin {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Routing {
-    /// The policy by its name; docs/routing.md describes them. Default: `"expected-ttft"`.
+    /// The policy by its name; docs/routing.md describes them. Default: `"partywall"`.
     pub policy: String,
+    /// Requests that are held at the same time; more are refused. Default: 4096.
+    pub held: usize,
     /// The class of a request for which nothing else says one. Default: `"latency-sensitive"`.
     pub class: Class,
     /// What the engine's cache is taken to hold where no events tell: how long a prefix counts after its last use. Default: `"2min"`.
@@ -139,7 +141,8 @@ pub struct Routing {
 impl Default for Routing {
     fn default() -> Self {
         Self {
-            policy: "expected-ttft".to_owned(),
+            policy: "partywall".to_owned(),
+            held: 4096,
             class: Class::LatencySensitive,
             assumed_for: Nanos::from_secs(120),
             max_blocks: 4_000_000,
@@ -212,6 +215,8 @@ pub struct Timeouts {
     pub silence: Nanos,
     /// How long a best-effort request is held for room. Default: `"1min"`.
     pub hold: Nanos,
+    /// How long a latency-sensitive one is held while no replica is there. Default: `"10s"`.
+    pub hold_latency_sensitive: Nanos,
     /// How long a connection to a replica is kept for the next request. Default: `"4s"`: uvicorn closes after five.
     pub idle: Nanos,
     /// How long what is under way may take to its end when the gateway is told to stop. Default: `"30s"`.
@@ -231,6 +236,7 @@ impl Default for Timeouts {
             answer: Nanos::from_secs(600),
             silence: Nanos::from_secs(120),
             hold: Nanos::from_secs(60),
+            hold_latency_sensitive: Nanos::from_secs(10),
             idle: Nanos::from_secs(4),
             drain: Nanos::from_secs(30),
             deadline: None,

@@ -85,6 +85,11 @@ impl Counts {
         self.lock().clone()
     }
 
+    /// Requests under way.
+    pub(crate) fn under_way(&self) -> u64 {
+        self.lock().under_way
+    }
+
     pub(crate) fn arrived(&self) {
         self.lock().under_way += 1;
     }

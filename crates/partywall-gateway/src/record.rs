@@ -23,6 +23,8 @@ pub(crate) struct Record {
     arrived: Nanos,
     ended: bool,
     pub id: u64,
+    /// What the client, or the gateway, calls it.
+    pub request_id: String,
     pub method: String,
     pub path: String,
     pub key: Option<String>,
@@ -49,7 +51,7 @@ pub(crate) struct Record {
 #[derive(Serialize)]
 struct Line<'a> {
     unix_ms: u64,
-    id: u64,
+    request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     method: &'a str,
@@ -103,6 +105,7 @@ impl Record {
             arrived: clock::now(),
             ended: false,
             id,
+            request_id: String::new(),
             method: String::new(),
             path: String::new(),
             key: None,
@@ -169,7 +172,7 @@ impl Record {
         let since = |time: Nanos| time.saturating_sub(self.arrived).as_ms();
         Line {
             unix_ms: clock::unix_ms(),
-            id: self.id,
+            request_id: &self.request_id,
             key: self.key.as_deref(),
             method: clip(&self.method),
             path: clip(&self.path),

@@ -212,6 +212,14 @@ impl Flow {
         }
     }
 
+    /// Nothing of it has been passed on, and it is lost: gives the record for another try.
+    pub(crate) fn lost(mut self) -> Record {
+        if let Some(ticket) = self.ticket.take() {
+            ticket.end(Outcome::Failed);
+        }
+        self.record
+    }
+
     /// No more will come.
     pub(crate) fn fail(&mut self, code: &'static str) {
         self.connection = None;

@@ -1,6 +1,7 @@
 //! A replica as the gateway talks to it.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 use partywall_routing::replica::{Capacity, ReplicaId};
@@ -20,6 +21,8 @@ pub(crate) struct Replica {
     pub generation: u64,
     /// What it was described as.
     pub config: config::Replica,
+    /// Its name, to be kept without a copy.
+    pub shown: Arc<str>,
     /// How it is reached.
     pub link: Link,
 }

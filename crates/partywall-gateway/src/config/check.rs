@@ -3,6 +3,7 @@
 use partywall_core::config::is_tenant_name;
 use partywall_core::diagnostic::{Diagnostic, Findings, Step, quoted};
 use partywall_core::units::{Bytes, Nanos};
+use partywall_routing::policy::NAMES;
 
 use super::{Config, MAX_RANKS, MAX_REPLICAS, Replica};
 use crate::target::Target;
@@ -29,7 +30,7 @@ pub(super) fn example(key: &str) -> Option<&'static str> {
         "workers" => "workers = 2, from 1 to 256",
         "cert" => "cert = \"cert.pem\"",
         "key" => "key = \"key.pem\"",
-        "policy" => "policy = \"expected-ttft\"",
+        "policy" => "policy = \"partywall\"",
         "class" => "class = \"latency-sensitive\" or class = \"best-effort\"",
         "file" => "file = \"keys.txt\"",
         "body" => "body = \"32MiB\" among the limits, body = \"1min\" among the timeouts",
@@ -87,6 +88,12 @@ fn listeners(config: &Config, found: &mut Findings<'_>) {
 }
 
 fn bounds(config: &Config, found: &mut Findings<'_>) {
+    let policy = &config.routing.policy;
+    if !NAMES.contains(&policy.as_str()) {
+        let span = found.places().value(&[Step::Key("routing"), Step::Key("policy")]);
+        let help = format!("choose {}", NAMES.join(", "));
+        found.report(span, format!("there is no policy {}", quoted(policy)), help);
+    }
     let limit = |name| [Step::Key("limits"), Step::Key(name)];
     if config.limits.body == Bytes::ZERO {
         found.report_value(&limit("body"), "no request fits into nothing");

@@ -28,6 +28,7 @@ fn what_is_wrong_is_said_with_its_place() {
         (format!("{MODEL}{MODEL}"), "gateway.toml:4:8: a second model or adapter is named `m`"),
         (format!("[listen]\ncert = \"c\"\n{MODEL}"), "TLS needs both"),
         (format!("[admin]\naddress = \"0.0.0.0:1\"\n{MODEL}"), "gateway.toml:2:11: everybody who reaches"),
+        (format!("[routing]\npolicy = \"best\"\n{MODEL}"), "gateway.toml:2:10: there is no policy `best`"),
         (format!("[limits]\nbody = \"0B\"\n{MODEL}"), "gateway.toml:2:8: no request fits"),
         (format!("[limits]\nbody = \"2GiB\"\n{MODEL}"), "all bodies together may be less than one"),
         (format!("[limits]\nhead = \"1KiB\"\n{MODEL}"), "may have 8KiB to 1MiB"),
