@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::answer::Problem;
+use crate::object::Object;
 
 /// The fields that decide where a request goes, and what its answer looks like. A field that stands there twice is an error: which one
 /// the replica takes is not known.
@@ -34,7 +35,7 @@ pub(crate) struct Fields<'a> {
 impl<'a> Fields<'a> {
     /// Of a body.
     pub(crate) fn read(body: &'a [u8]) -> Result<Self, Problem> {
-        serde_json::from_slice(body).map_err(|error| {
+        serde_json::from_slice(body).map(|Object(fields)| fields).map_err(|error| {
             // Not the reader's words about a text: they may hold what the client wrote.
             let place = format!("line {}, column {}", error.line(), error.column());
             let text = error.to_string();

@@ -304,11 +304,6 @@ impl Fleet {
         self.lock().router.held(class)
     }
 
-    /// The policy's name.
-    pub(crate) fn policy(&self) -> &'static str {
-        self.lock().router.policy()
-    }
-
     /// The replicas, in the order of their ids.
     pub(crate) fn views(&self) -> Vec<ReplicaView> {
         let now = clock::now();

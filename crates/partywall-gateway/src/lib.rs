@@ -17,6 +17,7 @@ mod knowledge;
 mod log;
 pub mod metrics;
 mod models;
+mod object;
 mod probe;
 mod prompt;
 mod record;

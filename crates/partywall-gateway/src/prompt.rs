@@ -15,6 +15,7 @@ use tokenizers::Tokenizer;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::answer::Problem;
+use crate::object::Object;
 use crate::template::Template;
 use crate::worker::BYTES_PER_TOKEN;
 
@@ -63,7 +64,7 @@ enum CompletionPrompt<'a> {
 #[derive(Deserialize)]
 struct ChatBody<'a> {
     #[serde(borrow)]
-    messages: Vec<Message<'a>>,
+    messages: Vec<Object<Message<'a>>>,
     #[serde(default)]
     tools: Option<Value>,
 }
@@ -84,7 +85,7 @@ enum Content<'a> {
     #[serde(borrow)]
     Text(Cow<'a, str>),
     #[serde(borrow)]
-    Parts(Vec<Part<'a>>),
+    Parts(Vec<Object<Part<'a>>>),
 }
 
 #[derive(Deserialize)]
@@ -150,7 +151,7 @@ impl Message<'_> {
             Some(Content::Parts(parts)) => parts.as_slice(),
             _ => &[],
         };
-        parts.iter().filter_map(Part::media)
+        parts.iter().filter_map(|part| part.0.media())
     }
 }
 
@@ -188,7 +189,7 @@ impl Reader {
             // The engine will say what is wrong with them.
             return Ok(Prompt { prefixes: Vec::new(), tokens: estimated(body.len()) });
         };
-        let first = chat.messages.iter().position(|message| message.media().next().is_some());
+        let first = chat.messages.iter().position(|message| message.0.media().next().is_some());
         let media: Vec<Media> = match first {
             None => Vec::new(),
             Some(first) => {
@@ -196,7 +197,7 @@ impl Reader {
                 let before = if before.is_empty() { None } else { render(&Value::from(before), false) };
                 let before = before.filter(|before| text.starts_with(before.as_str()));
                 let at = before.map_or(0, |before| self.count(&before));
-                let hashes = chat.messages.iter().flat_map(Message::media);
+                let hashes = chat.messages.iter().flat_map(|message| message.0.media());
                 hashes.map(|hash| Media { at, hash }).collect()
             }
         };
@@ -211,7 +212,7 @@ impl Reader {
         if let Some(tools) = &chat.tools {
             bytes.extend_from_slice(&json(tools));
         }
-        for message in &chat.messages {
+        for Object(message) in &chat.messages {
             // Bytes that no text has, so that no message looks like two others.
             bytes.push(0xff);
             bytes.extend_from_slice(message.role.as_bytes());
@@ -220,7 +221,7 @@ impl Reader {
                 None => {}
                 Some(Content::Text(text)) => bytes.extend_from_slice(text.as_bytes()),
                 Some(Content::Parts(parts)) => {
-                    for part in parts {
+                    for Object(part) in parts {
                         bytes.push(0xfd);
                         bytes.extend_from_slice(part.text.as_deref().unwrap_or_default().as_bytes());
                         media.extend(part.media().map(|hash| Media { at: bytes.len(), hash }));
@@ -270,7 +271,7 @@ fn estimated(bytes: usize) -> u64 {
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8], field: &str) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| {
+    serde_json::from_slice(body).map(|Object(read)| read).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         Problem::bad(format!("at line {line}, column {column} \"{field}\" is not what the API says it is"))
     })

@@ -10,7 +10,7 @@ use hyper::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue,
     TRANSFER_ENCODING,
 };
-use hyper::http::{Method, StatusCode, Uri};
+use hyper::http::{Method, StatusCode, Uri, Version};
 use hyper::{Request, Response};
 use partywall_core::tenant::Class;
 use partywall_core::units::Nanos;
@@ -367,6 +367,8 @@ impl Case<'_> {
         let replica = Arc::clone(&ticket.replica);
         let framed = parts.headers.contains_key(CONTENT_LENGTH) || parts.headers.contains_key(TRANSFER_ENCODING);
         headers::strip_hops(&mut parts.headers);
+        // What the replica speaks is between it and us.
+        parts.version = Version::HTTP_11;
         let record = self.record();
         record.status = Some(parts.status);
         let stream = record.stream;
