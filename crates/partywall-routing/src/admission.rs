@@ -1,12 +1,12 @@
 //! When a request may go: at once, or held until there is room for it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use partywall_core::tenant::Class;
 use partywall_core::units::Nanos;
 
 use crate::policy::Candidate;
-use crate::router::{Arrival, RequestId};
+use crate::router::{Arrival, ModelId, RequestId};
 
 /// The rules of admission.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -57,7 +57,7 @@ impl AdmissionSettings {
         // An empty replica takes what fits nowhere else: it would be held for ever.
         let fits = load.requests() == 0
             || streams <= (f64::from(capacity.streams) * left).max(1.0) && tokens as f64 <= cache * left;
-        !candidate.gpu.squeezed && load.latency_sensitive.waiting == 0 && candidate.wait <= self.soon && fits
+        !candidate.gpu.squeezed && candidate.wait <= self.soon && fits
     }
 }
 
@@ -69,44 +69,72 @@ pub(crate) struct Held {
     pub(crate) arrival: Arrival,
 }
 
-/// The requests that are held, in order of arrival within their class.
+/// The requests that are held: those of a class and a model wait for each other, and for no one else.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Queues {
-    latency_sensitive: VecDeque<Held>,
-    best_effort: VecDeque<Held>,
+    queues: BTreeMap<(Class, ModelId), VecDeque<Held>>,
+    /// The queue of each, and until when it is held.
+    index: BTreeMap<RequestId, (Class, ModelId, Nanos)>,
+    timeouts: BTreeSet<(Nanos, RequestId)>,
 }
 
 impl Queues {
     pub(crate) fn len(&self) -> usize {
-        self.latency_sensitive.len() + self.best_effort.len()
+        self.index.len()
     }
 
-    pub(crate) fn of(&self, class: Class) -> &VecDeque<Held> {
-        match class {
-            Class::LatencySensitive => &self.latency_sensitive,
-            Class::BestEffort => &self.best_effort,
-        }
+    pub(crate) fn of_class(&self, class: Class) -> usize {
+        self.queues.iter().filter(|((of, _), _)| *of == class).map(|(_, queue)| queue.len()).sum()
     }
 
-    pub(crate) fn of_mut(&mut self, class: Class) -> &mut VecDeque<Held> {
-        match class {
-            Class::LatencySensitive => &mut self.latency_sensitive,
-            Class::BestEffort => &mut self.best_effort,
+    /// Whether one of this class and model is held.
+    pub(crate) fn any(&self, class: Class, model: ModelId) -> bool {
+        self.queues.contains_key(&(class, model))
+    }
+
+    pub(crate) fn any_of_class(&self, class: Class) -> bool {
+        self.queues.range((class, ModelId(0))..=(class, ModelId(u32::MAX))).next().is_some()
+    }
+
+    /// Puts one behind those of its class and model; `false` where one of its name is held.
+    pub(crate) fn push(&mut self, held: Held) -> bool {
+        let Arrival { id, class, model, .. } = held.arrival;
+        if self.index.contains_key(&id) {
+            return false;
         }
+        self.index.insert(id, (class, model, held.until));
+        self.timeouts.insert((held.until, id));
+        self.queues.entry((class, model)).or_default().push_back(held);
+        true
+    }
+
+    /// The class and model of every queue: latency-sensitive first, then who has waited longest.
+    pub(crate) fn order(&self) -> Vec<(Class, ModelId)> {
+        let front = |queue: &VecDeque<Held>| queue.front().map(|held| held.since);
+        let mut order: Vec<_> = self.queues.iter().map(|(key, queue)| (key.0, front(queue), key.1)).collect();
+        order.sort();
+        order.into_iter().map(|(class, _, model)| (class, model)).collect()
+    }
+
+    /// Who goes next of a class and model.
+    pub(crate) fn first(&self, (class, model): (Class, ModelId)) -> Option<&Held> {
+        self.queues.get(&(class, model))?.front()
     }
 
     pub(crate) fn remove(&mut self, id: RequestId) -> Option<Held> {
-        for class in [Class::LatencySensitive, Class::BestEffort] {
-            let queue = self.of_mut(class);
-            if let Some(place) = queue.iter().position(|held| held.arrival.id == id) {
-                return queue.remove(place);
-            }
+        let (class, model, until) = self.index.remove(&id)?;
+        self.timeouts.remove(&(until, id));
+        let queue = self.queues.get_mut(&(class, model))?;
+        let place = queue.iter().position(|held| held.arrival.id == id)?;
+        let held = queue.remove(place);
+        if queue.is_empty() {
+            self.queues.remove(&(class, model));
         }
-        None
+        held
     }
 
-    /// When the first of them has been held for as long as it may.
-    pub(crate) fn first_timeout(&self) -> Option<Nanos> {
-        self.latency_sensitive.iter().chain(&self.best_effort).map(|held| held.until).min()
+    /// When the first of them has been held for as long as it may, and which it is.
+    pub(crate) fn first_timeout(&self) -> Option<(Nanos, RequestId)> {
+        self.timeouts.first().copied()
     }
 }

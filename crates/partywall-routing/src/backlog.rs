@@ -59,11 +59,6 @@ impl Backlog {
         self.load
     }
 
-    /// Requests without a first token.
-    pub(crate) fn queued(&self) -> usize {
-        self.queue.len()
-    }
-
     /// How long until it begins with a request that is sent now. `generation` is how long a request generates on average.
     pub(crate) fn wait(&self, now: Nanos, capacity: &Capacity, gpu: &GpuState, generation: Nanos) -> Nanos {
         if gpu.paused || gpu.speed <= 0.0 {

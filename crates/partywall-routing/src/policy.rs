@@ -5,6 +5,7 @@ use partywall_core::units::Nanos;
 
 use crate::prefix::PrefixHash;
 use crate::replica::{Capacity, GpuState, Load, ReplicaId};
+use crate::traffic::Demand;
 
 mod bounded_hash;
 mod cheapest;
@@ -65,7 +66,12 @@ pub struct Request<'a> {
     pub input_tokens: u64,
     /// What keeps requests together that no prefix does, such as a conversation's id.
     pub affinity: Option<u64>,
+    /// What the others want.
+    pub demand: Demand,
 }
+
+/// Below this a replica is as good as paused.
+const LEAST_SPEED: f64 = 1e-3;
 
 /// A replica that may be chosen, and what it would mean for this request.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +88,7 @@ pub struct Candidate {
     pub wait: Nanos,
     /// How many of the request's first blocks it holds, or will hold when what was sent to it before is through.
     pub cached_blocks: u32,
-    /// How many blocks that latency-sensitive requests are expected to want again would be pushed out by this request.
+    /// How many blocks that latency-sensitive requests are expected to want again this request would push out.
     pub evicted_blocks: f64,
 }
 
@@ -91,6 +97,11 @@ impl Candidate {
     pub fn new_tokens(&self, request: &Request<'_>) -> u64 {
         let cached = u64::from(self.cached_blocks) * u64::from(self.capacity.block_tokens);
         request.input_tokens.saturating_sub(cached).max(1)
+    }
+
+    /// Seconds that it takes to compute so many tokens of prompts, as its GPU is now. Finite also while it is paused.
+    pub fn seconds(&self, tokens: f64) -> f64 {
+        tokens / (self.capacity.prefill_tokens_per_s * self.gpu.speed.max(LEAST_SPEED))
     }
 }
 

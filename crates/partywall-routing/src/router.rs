@@ -12,9 +12,11 @@ use partywall_core::units::Nanos;
 use crate::admission::{AdmissionSettings, Held, Queues};
 use crate::backlog::{Backlog, Waiting};
 use crate::cached::Cached;
+use crate::eviction::{Contents, Reuse};
 use crate::policy::{Candidate, Policy, Request};
 use crate::prefix::PrefixHash;
 use crate::replica::{Capacity, GpuState, Load, ReplicaId};
+use crate::traffic::{Demand, Meter};
 
 #[cfg(test)]
 mod tests;
@@ -142,6 +144,8 @@ struct Replica {
     gpu: GpuState,
     available: bool,
     backlog: Backlog,
+    contents: Contents,
+    meter: Meter,
 }
 
 /// A request that was sent.
@@ -150,6 +154,8 @@ struct Sent {
     replica: ReplicaId,
     class: Class,
     input_tokens: u64,
+    /// Those of its prompt that are expected to be held.
+    cached_tokens: u64,
     /// `None` until its first token.
     first_token: Option<Nanos>,
     output_tokens: u32,
@@ -166,6 +172,7 @@ pub struct Router {
     next_room: Option<Nanos>,
     /// How long a request generates on average.
     generation: Nanos,
+    reuse: Reuse,
     /// Kept for their memory.
     blocks: Vec<u32>,
     candidates: Vec<Candidate>,
@@ -182,6 +189,7 @@ impl Router {
             held: Queues::default(),
             next_room: None,
             generation: FIRST_GENERATION,
+            reuse: Reuse::default(),
             blocks: Vec::new(),
             candidates: Vec::new(),
         }
@@ -196,7 +204,12 @@ impl Router {
     ///
     /// # Errors
     /// It cannot do anything, or there are too many.
-    pub fn add_replica(&mut self, capacity: Capacity, models: &[ModelId]) -> Result<ReplicaId, RouterError> {
+    pub fn add_replica(
+        &mut self,
+        now: Nanos,
+        capacity: Capacity,
+        models: &[ModelId],
+    ) -> Result<ReplicaId, RouterError> {
         let Capacity { prefill_tokens_per_s, streams, block_tokens, cache_blocks, .. } = capacity;
         let able = prefill_tokens_per_s.is_finite() && prefill_tokens_per_s > 0.0;
         if !able || streams == 0 || block_tokens == 0 || cache_blocks == 0 {
@@ -208,6 +221,8 @@ impl Router {
             gpu: GpuState::default(),
             available: true,
             backlog: Backlog::default(),
+            contents: Contents::new(capacity.cache_blocks),
+            meter: Meter::new(now),
         };
         let index = match self.replicas.iter().position(Option::is_none) {
             Some(index) => index,
@@ -251,6 +266,14 @@ impl Router {
         }
     }
 
+    /// What a replica can do, where that has been learned better. Its cache's size stays.
+    pub fn set_capacity(&mut self, id: ReplicaId, capacity: Capacity) {
+        if let Some(replica) = self.replica_mut(id) {
+            replica.capacity = Capacity { cache_blocks: replica.capacity.cache_blocks, ..capacity };
+            self.next_room = Some(Nanos::ZERO);
+        }
+    }
+
     /// What a replica has to do; `None` where there is none.
     pub fn load(&self, id: ReplicaId) -> Option<Load> {
         Some(self.replicas.get(id.index())?.as_ref()?.backlog.load())
@@ -258,7 +281,7 @@ impl Router {
 
     /// Requests of a class that are held.
     pub fn held(&self, class: Class) -> usize {
-        self.held.of(class).len()
+        self.held.of_class(class)
     }
 
     /// A request comes. `cached` is what is known of the replicas' caches.
@@ -270,7 +293,7 @@ impl Router {
             return Verdict::Refused(Refusal::NoReplica);
         }
         // Those of its class that are held came before it.
-        let behind = self.held.of(arrival.class).iter().any(|held| held.arrival.model == arrival.model);
+        let behind = self.held.any(arrival.class, arrival.model);
         if !behind && let Some(placement) = self.place(now, &arrival, now, cached) {
             return Verdict::Send(placement);
         }
@@ -283,41 +306,32 @@ impl Router {
             Class::BestEffort => self.settings.admission.hold_best_effort,
         };
         let until = now.saturating_add(limit).min(arrival.deadline.unwrap_or(Nanos::MAX));
-        self.held.of_mut(arrival.class).push_back(Held { since: now, until, arrival });
-        Verdict::Held
+        if self.held.push(Held { since: now, until, arrival }) {
+            Verdict::Held
+        } else {
+            Verdict::Refused(Refusal::Known)
+        }
     }
 
     /// Adds to `verdicts` the held requests that may go now, and those that have been held for as long as they may.
     pub fn poll(&mut self, now: Nanos, cached: &dyn Cached, verdicts: &mut Vec<(RequestId, Verdict)>) {
-        for class in [Class::LatencySensitive, Class::BestEffort] {
-            let mut waiting = std::mem::take(self.held.of_mut(class));
-            // Models whose first request did not fit: those behind it wait for it.
-            let mut blocked: Vec<ModelId> = Vec::new();
-            waiting.retain(|held| {
-                let (id, held_for) = (held.arrival.id, now.saturating_sub(held.since));
-                if now >= held.until {
-                    let refusal = match held.arrival.deadline {
-                        Some(deadline) if deadline <= now => Refusal::Deadline { held_for },
-                        _ => Refusal::TimedOut { held_for },
-                    };
-                    verdicts.push((id, Verdict::Refused(refusal)));
-                    return false;
-                }
-                if blocked.contains(&held.arrival.model) {
-                    return true;
-                }
-                match self.place(now, &held.arrival, held.since, cached) {
-                    Some(placement) => {
-                        verdicts.push((id, Verdict::Send(placement)));
-                        false
-                    }
-                    None => {
-                        blocked.push(held.arrival.model);
-                        true
-                    }
-                }
-            });
-            *self.held.of_mut(class) = waiting;
+        while let Some((_, id)) = self.held.first_timeout().filter(|(until, _)| *until <= now) {
+            let Some(held) = self.held.remove(id) else { break };
+            let held_for = now.saturating_sub(held.since);
+            let refusal = match held.arrival.deadline {
+                Some(deadline) if deadline <= now => Refusal::Deadline { held_for },
+                _ => Refusal::TimedOut { held_for },
+            };
+            verdicts.push((id, Verdict::Refused(refusal)));
+        }
+        for queue in self.held.order() {
+            // Those behind one that does not fit wait for it.
+            while let Some(Held { arrival, since, .. }) = self.held.first(queue).cloned()
+                && let Some(placement) = self.place(now, &arrival, since, cached)
+            {
+                self.held.remove(arrival.id);
+                verdicts.push((arrival.id, Verdict::Send(placement)));
+            }
         }
         self.next_room = self.foresee(now);
     }
@@ -327,18 +341,18 @@ impl Router {
         if self.held.len() == 0 {
             return None;
         }
-        [self.next_room, self.held.first_timeout()].into_iter().flatten().min()
+        [self.next_room, self.held.first_timeout().map(|(until, _)| until)].into_iter().flatten().min()
     }
 
     /// The first token of a request is there. `cached_tokens` is what the replica says that it had of the prompt.
     pub fn first_token(&mut self, now: Nanos, id: RequestId, cached_tokens: Option<u64>) {
-        let _ = cached_tokens;
-        let Some(sent) = self.sent.get_mut(&id) else { return };
-        if sent.first_token.is_some() {
-            return;
-        }
+        let Some(sent) = self.sent.get_mut(&id).filter(|sent| sent.first_token.is_none()) else { return };
         sent.first_token = Some(now);
         sent.output_tokens = 1;
+        if sent.class == Class::LatencySensitive {
+            let found = cached_tokens.unwrap_or(sent.cached_tokens).min(sent.input_tokens);
+            self.reuse.seen(found, sent.input_tokens);
+        }
         let replica = sent.replica;
         if let Some(replica) = self.replica_mut(replica) {
             replica.backlog.first_token(now, id);
@@ -346,8 +360,7 @@ impl Router {
     }
 
     /// More tokens of a request, none of them its first.
-    pub fn tokens(&mut self, now: Nanos, id: RequestId, n: u32) {
-        let _ = now;
+    pub fn tokens(&mut self, id: RequestId, n: u32) {
         let Some(sent) = self.sent.get_mut(&id).filter(|sent| sent.first_token.is_some()) else { return };
         sent.output_tokens = sent.output_tokens.saturating_add(n);
         let (replica, class) = (sent.replica, sent.class);
@@ -404,21 +417,27 @@ impl Router {
     ) -> Option<Placement> {
         cached.cached(&arrival.prefixes, now, &mut self.blocks);
         self.candidates.clear();
+        let (mut serving, mut utilisation) = (0, 0.0);
+        let reuse = self.reuse.chance();
         let admission = self.settings.admission;
         for (index, replica) in self.replicas.iter().enumerate() {
             let Some(replica) = replica else { continue };
             if !replica.available || !replica.models.contains(&arrival.model) {
                 continue;
             }
+            serving += 1;
+            utilisation += replica.meter.utilisation(now);
             let held = self.blocks.get(index).copied().unwrap_or(0);
+            let cached_blocks = held.max(replica.backlog.coming(&arrival.prefixes));
+            let new_blocks = (arrival.prefixes.len() as u64).saturating_sub(cached_blocks.into());
             let candidate = Candidate {
                 replica: ReplicaId(index as u32),
                 capacity: replica.capacity,
                 load: replica.backlog.load(),
                 gpu: replica.gpu,
                 wait: replica.backlog.wait(now, &replica.capacity, &replica.gpu, self.generation),
-                cached_blocks: held.max(replica.backlog.coming(&arrival.prefixes)),
-                evicted_blocks: 0.0,
+                cached_blocks,
+                evicted_blocks: replica.contents.evicted(new_blocks) * reuse,
             };
             if admission.allows(arrival.class, arrival.input_tokens, &candidate) {
                 self.candidates.push(candidate);
@@ -427,11 +446,16 @@ impl Router {
         if self.candidates.is_empty() {
             return None;
         }
+        let demand = Demand {
+            utilisation: utilisation / f64::from(serving.max(1)),
+            best_effort_waits: self.held.any_of_class(Class::BestEffort),
+        };
         let request = Request {
             class: arrival.class,
             prefixes: &arrival.prefixes,
             input_tokens: arrival.input_tokens,
             affinity: arrival.affinity,
+            demand,
         };
         let choice = self.policy.choose(&request, &self.candidates);
         let candidate = *self.candidates.get(choice.candidate)?;
@@ -455,11 +479,19 @@ impl Router {
             input_tokens: arrival.input_tokens,
             new_tokens,
         };
-        self.replica_mut(candidate.replica)?.backlog.sent(now, waiting);
+        let cached_blocks = u64::from(candidate.cached_blocks).min(arrival.prefixes.len() as u64);
+        let new_blocks = arrival.prefixes.len() as u64 - cached_blocks;
+        let replica = self.replica_mut(candidate.replica)?;
+        if arrival.class == Class::LatencySensitive {
+            replica.meter.sent(now, computing);
+        }
+        replica.contents.used(arrival.class, cached_blocks, new_blocks);
+        replica.backlog.sent(now, waiting);
         let sent = Sent {
             replica: candidate.replica,
             class: arrival.class,
             input_tokens: arrival.input_tokens,
+            cached_tokens: arrival.input_tokens - new_tokens.min(arrival.input_tokens),
             first_token: None,
             output_tokens: 0,
         };

@@ -13,6 +13,7 @@ use partywall_measure::plan::measurable;
 use crate::error::Failure;
 use crate::output;
 
+pub mod routing;
 pub mod tenants;
 
 use tenants::{
@@ -226,6 +227,13 @@ pub enum SimCommand {
     Validate(ValidateArguments),
     /// Measure how many kernels the simulator gets through in a second.
     Speed(SpeedArguments),
+    /// Replay requests through routing policies to simulated engines, and compare when first tokens come.
+    ///
+    /// Each engine computes 8 000 prompt tokens a second, one prompt at a time, and generates for up to 64 requests at once, 25 ms a token.
+    /// Times are in seconds. `good` is the fraction of requests with the first token within 2 s and the others within 25 ms each; `off` is how far
+    /// the expected time of the first token was from the simulated one.
+    #[command(after_help = "Example: partywall sim route --generate --rate 1,2 --cache 1M --mixed")]
+    Route(routing::RouteArguments),
 }
 
 /// `partywall sim run`.

@@ -12,6 +12,7 @@ mod measured;
 mod output;
 mod progress;
 mod report;
+mod route;
 mod sim;
 mod simulated;
 mod speed;
@@ -68,6 +69,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Sim { command: SimCommand::Run(arguments) } => sim::run(arguments),
         Command::Sim { command: SimCommand::Validate(arguments) } => validation::run(arguments),
         Command::Sim { command: SimCommand::Speed(arguments) } => speed::run(arguments),
+        Command::Sim { command: SimCommand::Route(arguments) } => route::run(arguments),
         Command::Measure(arguments) => measure::run(arguments),
         Command::Gpus(arguments) => gpus::run(arguments),
         Command::Config(arguments) => gpus::config(arguments),

@@ -36,7 +36,8 @@ impl Policy for LlmD {
             let prefix = f64::from(candidate.cached_blocks) / request.prefixes.len().max(1) as f64;
             let [ls, be] = [candidate.load.latency_sensitive, candidate.load.best_effort];
             let used = ls.waiting_tokens + ls.decoding_tokens + be.waiting_tokens + be.decoding_tokens;
-            let capacity = candidate.capacity.cache_blocks as f64 * f64::from(candidate.capacity.block_tokens);
+            let capacity =
+                candidate.capacity.cache_blocks as f64 * f64::from(candidate.capacity.block_tokens);
             let cache = 1.0 - (used as f64 / capacity).min(1.0);
             let queue = if most > fewest { (most - waiting(candidate)) / (most - fewest) } else { 1.0 };
             -(PREFIX * prefix + CACHE * cache + QUEUE * queue)

@@ -21,6 +21,7 @@ impl Policy for LongestPrefix {
         let requests = |candidate: &Candidate| f64::from(candidate.load.requests());
         let most = candidates.iter().map(requests).fold(0.0, f64::max) + 1.0;
         // A block outweighs any difference in requests.
-        self.cheapest.choose(candidates, |candidate| requests(candidate) / most - f64::from(candidate.cached_blocks))
+        self.cheapest
+            .choose(candidates, |candidate| requests(candidate) / most - f64::from(candidate.cached_blocks))
     }
 }

@@ -38,6 +38,8 @@ impl Policy for SglangCacheAware {
         if uneven || candidates.iter().all(|candidate| held(candidate) <= CACHE_THRESHOLD) {
             return self.cheapest.choose(candidates, requests);
         }
-        self.cheapest.choose(candidates, |candidate| requests(candidate) / (longest + 1.0) - f64::from(candidate.cached_blocks))
+        self.cheapest.choose(candidates, |candidate| {
+            requests(candidate) / (longest + 1.0) - f64::from(candidate.cached_blocks)
+        })
     }
 }

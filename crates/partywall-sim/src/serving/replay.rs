@@ -11,6 +11,7 @@ use partywall_routing::router::{Arrival, ModelId, RequestId, Router, RouterError
 
 use super::engine::{Engine, EngineSettings, Happened, Submission};
 use super::view::HeldBlocks;
+use crate::trace::PromptRequest;
 
 /// A request of a load.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,19 @@ pub struct LoadRequest {
     pub input_tokens: u64,
     /// Tokens that it generates.
     pub output_tokens: u32,
+}
+
+impl LoadRequest {
+    /// A request of a trace, of this class.
+    pub fn of_trace(request: PromptRequest, class: Class) -> Self {
+        Self {
+            at: request.at,
+            class,
+            prefixes: request.prefixes,
+            input_tokens: request.input_tokens.into(),
+            output_tokens: request.output_tokens,
+        }
+    }
 }
 
 /// What became of a request.
@@ -92,7 +106,11 @@ struct Fleet<'a> {
 }
 
 impl<'a> Fleet<'a> {
-    fn new(load: &'a [LoadRequest], settings: &FleetSettings, policy: Box<dyn Policy>) -> Result<Self, RouterError> {
+    fn new(
+        load: &'a [LoadRequest],
+        settings: &FleetSettings,
+        policy: Box<dyn Policy>,
+    ) -> Result<Self, RouterError> {
         let mut router = Router::new(policy, settings.router);
         let engine = settings.engine;
         let capacity = Capacity {
@@ -103,7 +121,7 @@ impl<'a> Fleet<'a> {
             cache_blocks: engine.cache_blocks,
         };
         for _ in 0..settings.engines {
-            router.add_replica(capacity, &[ModelId(0)])?;
+            router.add_replica(Nanos::ZERO, capacity, &[ModelId(0)])?;
         }
         Ok(Self {
             load,
@@ -125,7 +143,9 @@ impl<'a> Fleet<'a> {
             let arrival = self.load.get(self.next_arrival).map(|request| request.at);
             let engine = self.due.first().copied();
             let poll = self.router.next_poll();
-            let Some(now) = [arrival, engine.map(|(at, _)| at), poll].into_iter().flatten().min() else { return };
+            let Some(now) = [arrival, engine.map(|(at, _)| at), poll].into_iter().flatten().min() else {
+                return;
+            };
             if now > until {
                 return;
             }
@@ -162,7 +182,7 @@ impl<'a> Fleet<'a> {
                 true
             }
             Happened::Tokens { id, n } => {
-                self.router.tokens(now, id, n);
+                self.router.tokens(id, n);
                 false
             }
             Happened::Finished { id } => {
@@ -221,7 +241,8 @@ impl<'a> Fleet<'a> {
         fate.sent = Some(now);
         fate.expected = Some(now.saturating_add(placement.expected_ttft));
         let engine = &mut self.engines[placement.replica.index()];
-        fate.expected_cached_tokens = u64::from(placement.cached_blocks) * u64::from(engine.settings().block_tokens);
+        fate.expected_cached_tokens =
+            u64::from(placement.cached_blocks) * u64::from(engine.settings().block_tokens);
         let submission = Submission {
             id,
             prefixes: request.prefixes.clone(),

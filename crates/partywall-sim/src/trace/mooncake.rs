@@ -43,7 +43,8 @@ pub(super) fn read_prompts(file: &str, reader: &mut dyn BufRead) -> Result<Vec<P
             .map_err(|error| json_error(file, line.number, &error, EXPECTED_PROMPT))?;
         let needed = row.input_length.div_ceil(MOONCAKE_BLOCK_TOKENS) as usize;
         if row.hash_ids.len() != needed {
-            let problem = format!("{} tokens with {} numbers in hash_ids", row.input_length, row.hash_ids.len());
+            let problem =
+                format!("{} tokens with {} numbers in hash_ids", row.input_length, row.hash_ids.len());
             return Err(line.whole(problem, format!("expected {needed}")));
         }
         blocks += needed;
