@@ -37,7 +37,7 @@
 //!   do that.
 //! - *Gaps.* A block whose parent the holder does not hold is not taken, and counted ([`Counts::orphans`]): no engine computes a block
 //!   without its parent, so an event was lost, and what the block's place is cannot be known. The replica is then thought to hold less than
-//!   it does, never more. Getting lost events again is the business of [`feed`](super).
+//!   it does, never more. Getting lost events again is the business of [`feed`](crate::feed).
 //! - *Limits.* When the index is full, or one holder has more blocks than a holder may, blocks that nobody holds are not taken, nor their
 //!   children, and counted ([`Counts::refused`]). So what is there stays, new blocks go first, and no replica can push another's out by
 //!   what it says. Room comes back as engines remove.
@@ -71,13 +71,12 @@ mod held;
 #[cfg(test)]
 mod reference;
 mod runs;
-mod table;
 #[cfg(test)]
 mod tests;
 mod walk;
 
+use crate::table::{AHEAD, KeyTable, Put, Taken};
 use runs::{MAX_LANES, NONE, Runs};
-use table::{AHEAD, KeyTable, Put, Taken};
 
 /// A block as an engine names it: its own number, or the first 8 bytes of its own hash. It means nothing outside of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,7 +8,7 @@
 
 use super::arena::Arena;
 use super::held::Held;
-use super::table::HeadTable;
+use crate::table::HeadTable;
 
 /// The most blocks in a run: what a split or an island costs is bounded by it.
 pub(super) const MAX_RUN: u32 = 4096;

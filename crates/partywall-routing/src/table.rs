@@ -12,7 +12,7 @@ const GATHER: u64 = inverse(SPREAD);
 /// Entries that a table begins with, as a power of two.
 const FIRST_BITS: u32 = 4;
 /// How many keys it is worth to touch before they are probed for.
-pub(super) const AHEAD: usize = 32;
+pub(crate) const AHEAD: usize = 32;
 /// How many entries are looked at together.
 const GROUP: usize = 8;
 /// How many groups behind its home a key may lie; what finds no place there is spilled.
@@ -34,7 +34,7 @@ const NONE: u32 = u32::MAX;
 /// together are together. A probe compares eight of the bytes beside the entries at once with those of a key of this home, and so has
 /// hardly a branch that the processor cannot foresee.
 #[derive(Debug, Clone)]
-pub(super) struct KeyTable {
+pub(crate) struct KeyTable {
     /// For each entry how far it is from home, plus one; zero when it is free. The first eight once more at the end.
     steps: Vec<u8>,
     /// The lower bits of the mixed key, above a number.
@@ -52,7 +52,7 @@ pub(super) struct KeyTable {
 
 /// What became of a key that was put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Put {
+pub(crate) enum Put {
     /// It was not there.
     New,
     /// It was there with the same place: one more copy.
@@ -66,7 +66,7 @@ pub(super) enum Put {
 
 /// What became of a key that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(crate) enum Taken {
     /// It is not there.
     Unknown,
     /// It is there still, with fewer copies.
@@ -95,24 +95,24 @@ impl Default for KeyTable {
 
 impl KeyTable {
     /// Keys.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// Bytes that it takes, without those for copies and spilled keys.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.steps.capacity()
             + self.entries.capacity() * size_of::<u64>()
             + self.slots.capacity() * size_of::<u32>()
     }
 
     /// All places, in no order.
-    pub(super) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
         self.iter().map(|(_, slot, _)| slot)
     }
 
     /// All keys with place and copies, in no order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
         let placed = (0..self.entries.len()).filter(|&at| self.steps[at] != 0).map(|at| {
             let number = self.number(at);
             let copies = self.copies.get(&number).copied().unwrap_or(1);
@@ -122,7 +122,7 @@ impl KeyTable {
     }
 
     /// The place of a key.
-    pub(super) fn get(&self, key: u64) -> Option<u32> {
+    pub(crate) fn get(&self, key: u64) -> Option<u32> {
         match self.probe(spread(key)) {
             Probe::At(at) => Some(self.slots[self.number(at) as usize]),
             _ if self.spilled.is_empty() => None,
@@ -131,7 +131,7 @@ impl KeyTable {
     }
 
     /// Makes room for so many more keys, so that none of them has to.
-    pub(super) fn reserve(&mut self, more: usize) {
+    pub(crate) fn reserve(&mut self, more: usize) {
         while (self.len + more) * 5 > self.entries.len() * 4 {
             self.grow();
         }
@@ -139,7 +139,7 @@ impl KeyTable {
 
     /// Reads what probes for these keys will need, without waiting for one before the next: the memory is then near when they come.
     #[inline]
-    pub(super) fn touch(&self, keys: impl Iterator<Item = u64>) {
+    pub(crate) fn touch(&self, keys: impl Iterator<Item = u64>) {
         if self.entries.is_empty() {
             return;
         }
@@ -153,7 +153,7 @@ impl KeyTable {
 
     /// Notes that the key is at the place, once more if it is there already.
     #[inline]
-    pub(super) fn put(&mut self, key: u64, slot: u32) -> Put {
+    pub(crate) fn put(&mut self, key: u64, slot: u32) -> Put {
         self.reserve(1);
         let mixed = spread(key);
         let probe = self.probe(mixed);
@@ -192,7 +192,7 @@ impl KeyTable {
 
     /// Takes one copy of the key away.
     #[inline]
-    pub(super) fn take(&mut self, key: u64) -> Taken {
+    pub(crate) fn take(&mut self, key: u64) -> Taken {
         if let Probe::At(at) = self.probe(spread(key)) {
             let number = self.number(at);
             if !self.copies.is_empty()
@@ -224,7 +224,7 @@ impl KeyTable {
     }
 
     /// Takes all copies of the key away.
-    pub(super) fn forget(&mut self, key: u64) {
+    pub(crate) fn forget(&mut self, key: u64) {
         if let Probe::At(at) = self.probe(spread(key)) {
             self.copies.remove(&self.number(at));
             self.close(at);
@@ -392,7 +392,7 @@ const fn inverse(odd: u64) -> u64 {
 
 /// From the hash that a run begins with to candidates for the run. It keeps 32 bits of each hash, so whoever asks checks the run.
 #[derive(Debug, Clone, Default)]
-pub(super) struct HeadTable {
+pub(crate) struct HeadTable {
     entries: Vec<Head>,
     len: usize,
     bits: u32,
@@ -409,13 +409,13 @@ const FREE: Head = Head { tag: 0, run: u32::MAX };
 
 impl HeadTable {
     /// Bytes that it takes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Head>()
     }
 
     /// The first run whose head may be this hash and is, as `is` says.
     #[inline]
-    pub(super) fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         if self.entries.is_empty() {
             return None;
         }
@@ -435,7 +435,7 @@ impl HeadTable {
     }
 
     /// Notes that a run begins with this hash.
-    pub(super) fn insert(&mut self, hash: u64, run: u32) {
+    pub(crate) fn insert(&mut self, hash: u64, run: u32) {
         if (self.len + 1) * 2 > self.entries.len() {
             self.grow();
         }
@@ -444,7 +444,7 @@ impl HeadTable {
     }
 
     /// Forgets that this run begins with this hash.
-    pub(super) fn remove(&mut self, hash: u64, run: u32) {
+    pub(crate) fn remove(&mut self, hash: u64, run: u32) {
         if self.entries.is_empty() {
             return;
         }
