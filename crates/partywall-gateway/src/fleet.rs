@@ -128,7 +128,8 @@ impl Fleet {
         if state.names.contains_key(name) {
             return Err(problem("there is one of this name; remove that first".to_owned()));
         }
-        let id = state.router.add_replica(capacity, models).map_err(|error| problem(error.to_string()))?;
+        let id = state.router.add_replica(clock::now(), capacity, models);
+        let id = id.map_err(|error| problem(error.to_string()))?;
         let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
         let replica = Arc::new(make(id, generation));
         let entry = Entry {
@@ -217,7 +218,7 @@ impl Fleet {
     pub(crate) fn arrive(self: &Arc<Self>, arrival: Arrival, avoid: &[ReplicaId]) -> Decision {
         let now = clock::now();
         let id = arrival.id;
-        let prefixes = if self.knowledge.learns() { arrival.prefixes.clone() } else { Vec::new() };
+        let prefixes = arrival.prefixes.clone();
         let mut state = self.lock();
         for other in avoid {
             state.router.set_available(*other, false);
@@ -254,6 +255,14 @@ impl Fleet {
         if let Some(id) = changed {
             state.refresh(id, now);
         }
+        if !state.waiting.is_empty() {
+            self.changed.notify_one();
+        }
+        self.poll(state, now)
+    }
+
+    /// Lets held requests go that may.
+    fn poll(self: &Arc<Self>, state: &mut State, now: Nanos) -> Vec<Delivery> {
         let mut told = Vec::new();
         if !state.waiting.is_empty() {
             let mut verdicts = std::mem::take(&mut state.verdicts);
@@ -270,7 +279,6 @@ impl Fleet {
                 told.push((state.waiting.remove(&id), message));
             }
             state.verdicts = verdicts;
-            self.changed.notify_one();
         }
         told
     }
@@ -285,7 +293,8 @@ impl Fleet {
                 state.refresh(ReplicaId(index as u32), now);
             }
         }
-        let told = self.settle(&mut state, None, now);
+        // Not `settle`, which would have this looked at again at once.
+        let told = self.poll(&mut state, now);
         let breakers = state.entries.iter().flatten().filter_map(|entry| entry.breaker.next_change());
         let breakers = breakers.filter(|at| *at > now).min();
         let next = [state.router.next_poll(), breakers].into_iter().flatten().min();
@@ -378,8 +387,8 @@ impl Ticket {
     }
 
     /// So many more tokens are.
-    pub(crate) fn tokens(&self, now: Nanos, count: u32) {
-        self.fleet.lock().router.tokens(now, self.placement.id, count);
+    pub(crate) fn tokens(&self, count: u32) {
+        self.fleet.lock().router.tokens(self.placement.id, count);
     }
 
     /// It is through.

@@ -9,10 +9,9 @@
 use std::borrow::Cow;
 
 use minijinja::value::Value;
-use partywall_routing::prefix::{Identity, Media, PrefixHash};
+use partywall_routing::prefix::{Identity, Media, PrefixHash, blocks, content};
 use serde::Deserialize;
 use tokenizers::Tokenizer;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::answer::Problem;
 use crate::object::Object;
@@ -141,7 +140,7 @@ impl Part<'_> {
             (None, Some(audio)) => audio.data.as_bytes(),
             (None, None) => return None,
         };
-        Some(xxh3_64(bytes))
+        Some(content(bytes))
     }
 }
 
@@ -196,9 +195,9 @@ impl Reader {
                 let before: Vec<Value> = options.messages.try_iter().into_iter().flatten().take(first).collect();
                 let before = if before.is_empty() { None } else { render(&Value::from(before), false) };
                 let before = before.filter(|before| text.starts_with(before.as_str()));
-                let at = before.map_or(0, |before| self.count(&before));
+                let at = before.map_or(0, |before| self.count(&before)) as u32;
                 let hashes = chat.messages.iter().flat_map(|message| message.0.media());
-                hashes.map(|hash| Media { at, hash }).collect()
+                hashes.map(|content| Media { content, at }).collect()
             }
         };
         Ok(self.text(&text, false, &media, owner))
@@ -224,7 +223,8 @@ impl Reader {
                     for Object(part) in parts {
                         bytes.push(0xfd);
                         bytes.extend_from_slice(part.text.as_deref().unwrap_or_default().as_bytes());
-                        media.extend(part.media().map(|hash| Media { at: bytes.len(), hash }));
+                        let at = bytes.len() as u32 / BYTES_PER_TOKEN as u32;
+                        media.extend(part.media().map(|content| Media { content, at }));
                     }
                 }
             }
@@ -250,19 +250,22 @@ impl Reader {
     }
 
     fn tokens(&self, tokens: &[u32], media: &[Media], owner: Owner<'_>) -> Prompt {
-        let prefixes = owner.identity(media).tokens(tokens, self.block_tokens);
+        let prefixes = blocks(&owner.identity(), tokens, media, self.block_tokens);
         Prompt { prefixes, tokens: (tokens.len() as u64).max(1) }
     }
 
+    /// Four bytes are a token.
     fn bytes(&self, bytes: &[u8], media: &[Media], owner: Owner<'_>) -> Prompt {
-        let block = self.block_tokens.saturating_mul(BYTES_PER_TOKEN as u32);
-        Prompt { prefixes: owner.identity(media).bytes(bytes, block), tokens: estimated(bytes.len()) }
+        let token = |bytes: &[u8]| bytes.iter().fold(0, |token, byte| token << 8 | u32::from(*byte));
+        let tokens: Vec<u32> = bytes.chunks_exact(BYTES_PER_TOKEN as usize).map(token).collect();
+        let prefixes = blocks(&owner.identity(), &tokens, media, self.block_tokens);
+        Prompt { prefixes, tokens: estimated(bytes.len()) }
     }
 }
 
 impl<'a> Owner<'a> {
-    fn identity(self, media: &'a [Media]) -> Identity<'a> {
-        Identity { model: self.model, lora: self.adapter, cache_salt: self.salt, media }
+    fn identity(self) -> Identity<'a> {
+        Identity { model: self.model, lora: self.adapter, cache_salt: self.salt }
     }
 }
 

@@ -129,7 +129,7 @@ impl Relay {
             let tokens = stream.events.ended - 1;
             if tokens >= stream.told + TOKENS_LOT {
                 if let Some(ticket) = &flow.ticket {
-                    ticket.tokens(now, u32::try_from(tokens - stream.told).unwrap_or(u32::MAX));
+                    ticket.tokens(u32::try_from(tokens - stream.told).unwrap_or(u32::MAX));
                 }
                 stream.told = tokens;
             }

@@ -37,7 +37,7 @@
 //!   do that.
 //! - *Gaps.* A block whose parent the holder does not hold is not taken, and counted ([`Counts::orphans`]): no engine computes a block
 //!   without its parent, so an event was lost, and what the block's place is cannot be known. The replica is then thought to hold less than
-//!   it does, never more. Getting lost events again is the business of [`feed`](super).
+//!   it does, never more. Getting lost events again is the business of [`feed`](crate::feed).
 //! - *Limits.* When the index is full, or one holder has more blocks than a holder may, blocks that nobody holds are not taken, nor their
 //!   children, and counted ([`Counts::refused`]). So what is there stays, new blocks go first, and no replica can push another's out by
 //!   what it says. Room comes back as engines remove.
@@ -71,13 +71,12 @@ mod held;
 #[cfg(test)]
 mod reference;
 mod runs;
-mod table;
 #[cfg(test)]
 mod tests;
 mod walk;
 
+use crate::table::{AHEAD, KeyTable, Put, Taken};
 use runs::{MAX_LANES, NONE, Runs};
-use table::{KeyTable, Put, Taken};
 
 /// A block as an engine names it: its own number, or the first 8 bytes of its own hash. It means nothing outside of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -297,14 +296,26 @@ impl Index {
         };
         let mut removed = 0;
         let (lanes, count) = self.caches[cache as usize].lanes_of(tier);
-        for hash in hashes {
-            match self.caches[cache as usize].keys[tier as usize].take(hash.0) {
-                Taken::Unknown => continue,
-                Taken::Copy => {}
-                Taken::Last { slot } => self.release(&lanes[..count], slot),
+        // Engines evict from the end of a prompt: slots that go down one by one go together.
+        let mut from = 0;
+        let mut to = 0;
+        for hashes in hashes.chunks(AHEAD) {
+            let keys = &self.caches[cache as usize].keys[tier as usize];
+            keys.touch(hashes.iter().map(|hash| hash.0));
+            for hash in hashes {
+                match self.caches[cache as usize].keys[tier as usize].take(hash.0) {
+                    Taken::Unknown => continue,
+                    Taken::Copy => {}
+                    Taken::Last { slot } if slot + 1 == from => from = slot,
+                    Taken::Last { slot } => {
+                        self.release(&lanes[..count], from, to);
+                        (from, to) = (slot, slot + 1);
+                    }
+                }
+                removed += 1;
             }
-            removed += 1;
         }
+        self.release(&lanes[..count], from, to);
         self.counts.removed += removed as u64;
         self.counts.unknown += (hashes.len() - removed) as u64;
         removed
@@ -478,7 +489,7 @@ impl Index {
         for slot in keys.iter().flat_map(KeyTable::slots) {
             for &lane in lanes {
                 if self.more.len() > 0 {
-                    while self.more.take(many(lane, slot)) != Taken::Unknown {}
+                    self.more.forget(many(lane, slot));
                 }
                 if let Some((run, _)) = self.runs.place(slot) {
                     self.runs.drop_lane(run, lane);
@@ -589,15 +600,20 @@ impl Index {
         at: u32,
         blocks: &[(EngineHash, PrefixHash)],
     ) {
-        let first = self.runs.run(run).start + at;
-        for (slot, &(hash, _)) in (first..).zip(blocks) {
-            match self.caches[cache as usize].keys[tier as usize].put(hash.0, slot) {
-                Put::New => {}
-                Put::Copy => self.counts.copies += 1,
-                Put::Moved { from } => {
-                    self.counts.moved += 1;
-                    self.release(lanes, from);
+        let mut slot = self.runs.run(run).start + at;
+        for blocks in blocks.chunks(AHEAD) {
+            let keys = &self.caches[cache as usize].keys[tier as usize];
+            keys.touch(blocks.iter().map(|(hash, _)| hash.0));
+            for &(hash, _) in blocks {
+                match self.caches[cache as usize].keys[tier as usize].put(hash.0, slot) {
+                    Put::New => {}
+                    Put::Copy => self.counts.copies += 1,
+                    Put::Moved { from } => {
+                        self.counts.moved += 1;
+                        self.release(lanes, from, from + 1);
+                    }
                 }
+                slot += 1;
             }
         }
     }
@@ -621,19 +637,24 @@ impl Index {
         }
         if let Put::Moved { from } = put {
             self.counts.moved += 1;
-            self.release(lanes, from);
+            self.release(lanes, from, from + 1);
         }
     }
 
-    /// One of the names under which the lanes held the block at a slot has gone.
-    fn release(&mut self, lanes: &[u32], slot: u32) {
-        for &lane in lanes {
-            if self.more.len() > 0 && self.more.take(many(lane, slot)) != Taken::Unknown {
-                continue;
+    /// One of the names has gone under which the lanes held each of the blocks at the slots `from..to`.
+    fn release(&mut self, lanes: &[u32], from: u32, to: u32) {
+        let mut to = to;
+        while from < to {
+            // From the end, run by run, and block by block where some are held under several names.
+            let Some((run, last)) = self.runs.place(to - 1) else { return };
+            let first = if self.more.len() > 0 { to - 1 } else { from.max(to - 1 - last) };
+            let (at, end) = (last + 1 - (to - first), last + 1);
+            for &lane in lanes {
+                if self.more.len() == 0 || self.more.take(many(lane, first)) == Taken::Unknown {
+                    self.runs.release(run, lane, at, end);
+                }
             }
-            if let Some((run, at)) = self.runs.place(slot) {
-                self.runs.release(run, lane, at);
-            }
+            to = first;
         }
     }
 }

@@ -45,16 +45,19 @@ impl Held {
         self.settle();
     }
 
-    /// This block no longer. What is behind it is an island now.
-    pub(super) fn drop_one(&mut self, at: u32) {
-        if at < self.cutoff {
-            for behind in at + 1..self.cutoff {
-                self.set(behind);
-            }
-            self.cutoff = at;
-        } else if let Some(word) = self.islands.get_mut(at as usize / 64) {
-            *word &= !(1 << (at % 64));
+    /// The blocks `from..to` no longer. What is behind them is an island now.
+    pub(super) fn remove(&mut self, from: u32, to: u32) {
+        for behind in to..self.cutoff {
+            self.set(behind);
         }
+        if !self.islands.is_empty() {
+            for at in from..to {
+                if let Some(word) = self.islands.get_mut(at as usize / 64) {
+                    *word &= !(1 << (at % 64));
+                }
+            }
+        }
+        self.cutoff = self.cutoff.min(from);
         self.settle();
     }
 

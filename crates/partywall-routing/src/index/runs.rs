@@ -8,7 +8,7 @@
 
 use super::arena::Arena;
 use super::held::Held;
-use super::table::HeadTable;
+use crate::table::HeadTable;
 
 /// The most blocks in a run: what a split or an island costs is bounded by it.
 pub(super) const MAX_RUN: u32 = 4096;
@@ -295,32 +295,32 @@ impl Runs {
         self.record(run, lane, held);
     }
 
-    /// The lane no longer holds this block, which it held.
-    pub(super) fn release(&mut self, run: u32, lane: u32, at: u32) {
+    /// The lane no longer holds the blocks `from..to`, all of which it held.
+    pub(super) fn release(&mut self, run: u32, lane: u32, from: u32, to: u32) {
         let len = self.runs[run as usize].len;
-        let is_last = at + 1 == len;
+        let last_goes = to == len;
         if self.is_full(run, lane) {
-            if is_last && len > 1 && self.only(run, &[lane]) {
-                self.shrink(run, len - 1);
+            if last_goes && from > 0 && self.only(run, &[lane]) {
+                self.shrink(run, from);
                 return;
             }
             self.set_full(run, lane, false);
             let mut held = Held { cutoff: len, islands: Vec::new() };
-            held.drop_one(at);
+            held.remove(from, to);
             self.record(run, lane, held);
         } else if let Some(record) = self.find_record(run, lane) {
             let partial = &mut self.partials[record as usize];
-            if partial.islands == NONE && partial.cutoff == at + 1 && at > 0 {
-                partial.cutoff = at;
+            if partial.islands == NONE && partial.cutoff == to && from > 0 {
+                partial.cutoff = from;
             } else {
                 let mut held = self.take_record(run, record);
-                held.drop_one(at);
+                held.remove(from, to);
                 self.record(run, lane, held);
             }
         } else {
             return;
         }
-        self.settle(run, is_last);
+        self.settle(run, last_goes);
     }
 
     /// The lane holds nothing of the run any more.
