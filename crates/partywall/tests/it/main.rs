@@ -9,6 +9,7 @@
 mod bench;
 mod copies;
 mod engine_sim;
+mod gateway;
 mod http;
 mod launches;
 mod measure;
