@@ -14,8 +14,10 @@ use crate::error::Failure;
 use crate::output;
 
 pub mod routing;
+pub mod gateway;
 pub mod tenants;
 
+use gateway::GatewayArguments;
 use tenants::{
     CoverageArguments, DeviceCommand, KeeperArguments, LogsArguments, NodeArguments, PsArguments,
     RestartArguments, RunTenantArguments, ShepherdArguments, StopArguments, UpArguments, WhichNode,
@@ -48,6 +50,7 @@ Examples:
   partywall sim validate results/h200/pairs.csv    the model against measurements
   partywall measure --quick                        the same on this machine's GPU, measured
   partywall --gpu sim:h200 doctor                  a machine with a simulated GPU, where programs run
+  partywall gateway examples/gateway.toml          HTTP in front of replicas
   partywall gpus --gpu h200                        every figure of a GPU and where it comes from
 
 Exit status: 0 done, 1 failed, 2 something given cannot be used (the message says what, where, and what would be right),
@@ -104,6 +107,11 @@ pub enum Command {
         #[command(subcommand)]
         command: Option<DeviceCommand>,
     },
+    /// Stand in front of inference servers, in the foreground: requests go to the replica that answers them soonest.
+    ///
+    /// Speaks the OpenAI API, and passes other paths on. Which replica a request goes to, and why, stands in a header of the answer. Ctrl-C or
+    /// SIGTERM ends it when all that is under way has ended; a second one ends it at once.
+    Gateway(GatewayArguments),
     /// Simulate scenarios, and hold the model against measurements.
     Sim {
         /// What to simulate.
@@ -530,6 +538,7 @@ mod tests {
             "restart",
             "logs",
             "node",
+            "gateway",
             "sim run",
             "sim validate",
             "sim speed",

@@ -6,6 +6,7 @@ pub mod cli;
 mod demo;
 mod doctor;
 mod error;
+mod gateway;
 mod gpus;
 mod measure;
 mod measured;
@@ -66,6 +67,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::MpsKeeper(arguments) => tenants::walls::keep(arguments),
         Command::Device { command: None } => tenants::walls::device(),
         Command::Device { command: Some(DeviceCommand::Meet(arguments)) } => tenants::walls::meet(arguments),
+        Command::Gateway(arguments) => gateway::run(arguments),
         Command::Sim { command: SimCommand::Run(arguments) } => sim::run(arguments),
         Command::Sim { command: SimCommand::Validate(arguments) } => validation::run(arguments),
         Command::Sim { command: SimCommand::Speed(arguments) } => speed::run(arguments),
