@@ -124,7 +124,9 @@ impl Admin {
         }
         match (parts.method.as_str(), path.as_slice()) {
             ("GET" | "HEAD", [""]) => Ok(typed(StatusCode::OK, "text/plain; charset=utf-8", INDEX.into())),
-            ("GET" | "HEAD", ["health"]) => Ok(json(StatusCode::OK, Bytes::from_static(b"{\"status\":\"ok\"}"))),
+            ("GET" | "HEAD", ["health"]) => {
+                Ok(json(StatusCode::OK, Bytes::from_static(b"{\"status\":\"ok\"}")))
+            }
             ("GET" | "HEAD", ["metrics"]) => {
                 Ok(typed(StatusCode::OK, metrics::CONTENT_TYPE, metrics::text(self.view()).into()))
             }
@@ -132,24 +134,37 @@ impl Admin {
             ("GET" | "HEAD", ["api", "v1", "replicas"]) => Ok(self.replicas()),
             ("POST", ["api", "v1", "replicas"]) => {
                 let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
-                let body = body.map_err(|_| Problem::bad("the body cannot be read, or is larger than 64 KiB"))?;
+                let body =
+                    body.map_err(|_| Problem::bad("the body cannot be read, or is larger than 64 KiB"))?;
                 self.take(&body.to_bytes())
             }
-            ("POST", ["api", "v1", "replicas", name, "drain"]) => self.did(self.shared.fleet.drain(name, true)),
-            ("POST", ["api", "v1", "replicas", name, "resume"]) => self.did(self.shared.fleet.drain(name, false)),
+            ("POST", ["api", "v1", "replicas", name, "drain"]) => {
+                self.did(self.shared.fleet.drain(name, true))
+            }
+            ("POST", ["api", "v1", "replicas", name, "resume"]) => {
+                self.did(self.shared.fleet.drain(name, false))
+            }
             ("DELETE", ["api", "v1", "replicas", name]) => self.did(self.registry.remove(name)),
-            _ => Err(Problem::new(StatusCode::NOT_FOUND, "no_such_path", "there is nothing at this path; / lists what there is")),
+            _ => Err(Problem::new(
+                StatusCode::NOT_FOUND,
+                "no_such_path",
+                "there is nothing at this path; / lists what there is",
+            )),
         }
     }
 
     fn may_change(&self, headers: &HeaderMap, method: &Method) -> Result<(), Problem> {
         let refused = |status, message| Err(Problem::new(status, "forbidden", message));
         if let Some(token) = &self.token {
-            let shown = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+            let shown =
+                headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
             return if shown.is_some_and(|shown| token.is(shown)) {
                 Ok(())
             } else {
-                refused(StatusCode::UNAUTHORIZED, "the admin token is needed; send it as `Authorization: Bearer TOKEN`")
+                refused(
+                    StatusCode::UNAUTHORIZED,
+                    "the admin token is needed; send it as `Authorization: Bearer TOKEN`",
+                )
             };
         }
         let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -165,8 +180,8 @@ impl Admin {
     }
 
     fn take(&self, body: &[u8]) -> Result<Response<Body>, Problem> {
-        let replica: config::Replica =
-            serde_json::from_slice(body).map_err(|error| Problem::bad(format!("this is no replica: {error}")))?;
+        let replica: config::Replica = serde_json::from_slice(body)
+            .map_err(|error| Problem::bad(format!("this is no replica: {error}")))?;
         if replica.key_file.is_some() || replica.ca_file.is_some() {
             // Whoever may add a replica may not thereby have any file of this machine sent to it.
             return Err(Problem::bad("key-file and ca-file are only taken from the configuration"));
@@ -186,7 +201,8 @@ impl Admin {
 
     fn view(&self) -> metrics::View {
         let shared = &self.shared;
-        let held = [Class::LatencySensitive, Class::BestEffort].map(|class| (class, shared.fleet.held(class)));
+        let held =
+            [Class::LatencySensitive, Class::BestEffort].map(|class| (class, shared.fleet.held(class)));
         let mut counts = shared.counts.snapshot();
         counts.body_bytes = shared.bodies.used();
         metrics::View {

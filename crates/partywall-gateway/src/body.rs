@@ -26,7 +26,8 @@ pub(crate) struct Bodies {
 impl Bodies {
     /// Of so many bytes.
     pub(crate) fn new(bytes: u64) -> Self {
-        let units = usize::try_from(bytes / UNIT_BYTES).unwrap_or(usize::MAX).clamp(1, Semaphore::MAX_PERMITS);
+        let units =
+            usize::try_from(bytes / UNIT_BYTES).unwrap_or(usize::MAX).clamp(1, Semaphore::MAX_PERMITS);
         Self { room: Arc::new(Semaphore::new(units)), units }
     }
 
@@ -54,12 +55,14 @@ impl Bodies {
         if said_length.is_some_and(|length| length > limit) {
             return Err(too_large(config));
         }
-        let busy = || Problem::busy("too_many_bodies", "too many large requests are under way; send it later");
+        let busy =
+            || Problem::busy("too_many_bodies", "too many large requests are under way; send it later");
         let mut kept = self.reserve(said_length.unwrap_or(UNIT_BYTES)).ok_or_else(busy)?;
         let reading = async move {
             let mut whole = Whole::default();
             while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|error| Problem::bad(format!("the body cannot be read: {}", said(&error))))?;
+                let frame = frame
+                    .map_err(|error| Problem::bad(format!("the body cannot be read: {}", said(&error))))?;
                 let Ok(piece) = frame.into_data() else { continue };
                 let length = whole.length() as u64 + piece.len() as u64;
                 if length > limit {
@@ -85,12 +88,17 @@ impl Bodies {
             return result;
         }
         let limit = clock::duration(config.timeouts.body);
-        let late = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "slow_body", "the body took too long to come");
+        let late =
+            |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "slow_body", "the body took too long to come");
         timeout(limit, reading).await.map_err(late)?
     }
 
     /// Reads the body of an answer, and whether that is all of it: a long one is left to be read on.
-    pub(crate) async fn collect(&self, body: &mut Incoming, config: &Config) -> Result<(Bytes, bool), String> {
+    pub(crate) async fn collect(
+        &self,
+        body: &mut Incoming,
+        config: &Config,
+    ) -> Result<(Bytes, bool), String> {
         let silence = clock::duration(config.timeouts.silence);
         let said_length = body.size_hint().exact();
         let mut whole = Whole::default();

@@ -3,7 +3,6 @@
 //! As with `partywall.toml` the types are the one source of the format: parser, JSON schema and the messages come from them. A replica
 //! that is registered over the API is described by the same type as one of the file.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -335,6 +334,10 @@ pub struct Log {
 pub struct Model {
     /// Its name, as requests say it.
     pub name: String,
+    /// The model in this file that it is by another name, so that both share caches: for a second class of the same model. What is said
+    /// of the tokenizer there holds here. Default: it is a model of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alias_of: Option<String>,
     /// Adapters (LoRA) of it that requests name instead of it; each has keys and values of its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adapters: Vec<String>,
@@ -476,8 +479,8 @@ impl Config {
         if let Some(diagnostic) = check::list_for_table(text, file) {
             return Err(diagnostic.into());
         }
-        let config: Self =
-            toml::from_str(text).map_err(|error| Diagnostic::from_toml(text, file, &error, check::example))?;
+        let config: Self = toml::from_str(text)
+            .map_err(|error| Diagnostic::from_toml(text, file, &error, check::example))?;
         ConfigError::of(check::check(&config, text, file))?;
         Ok(config)
     }
@@ -500,13 +503,10 @@ impl Config {
         }
     }
 
-    /// By what requests can name: models and their adapters, the place of the model.
-    pub fn names(&self) -> BTreeMap<&str, usize> {
-        let mut names = BTreeMap::new();
-        for (place, model) in self.models.iter().enumerate() {
-            names.insert(model.name.as_str(), place);
-            names.extend(model.adapters.iter().map(|adapter| (adapter.as_str(), place)));
-        }
-        names
+    /// The place of the model that the one at `place` is, by whatever name.
+    pub fn base(&self, place: usize) -> usize {
+        let alias = self.models.get(place).and_then(|model| model.alias_of.as_ref());
+        let base = alias.and_then(|name| self.models.iter().position(|model| model.name == *name));
+        base.unwrap_or(place)
     }
 }

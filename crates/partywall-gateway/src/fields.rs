@@ -48,7 +48,9 @@ impl<'a> Fields<'a> {
                 }
                 serde_json::error::Category::Data => "a field has another type than it should".to_owned(),
                 serde_json::error::Category::Eof => "it ends too early".to_owned(),
-                serde_json::error::Category::Syntax | serde_json::error::Category::Io => "it is not JSON".to_owned(),
+                serde_json::error::Category::Syntax | serde_json::error::Category::Io => {
+                    "it is not JSON".to_owned()
+                }
             };
             Problem::bad(format!("the body cannot be read at {place}: {what}"))
         })
@@ -79,7 +81,10 @@ mod tests {
     fn fields_are_read_and_nothing_else_matters() {
         let body = br#"{"messages":[{"role":"user","content":"hi"}],"model":"m\u0065","stream":true,"max_tokens":9,"x":{"y":[1,2]}}"#;
         let fields = Fields::read(body).unwrap();
-        assert_eq!((fields.model.as_ref(), fields.stream, fields.output_tokens()), ("me", Some(true), Some(9)));
+        assert_eq!(
+            (fields.model.as_ref(), fields.stream, fields.output_tokens()),
+            ("me", Some(true), Some(9))
+        );
         assert!(fields.has_messages() && !fields.has_prompt());
         let cases = [
             (&b""[..], "ends too early"),

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -14,6 +14,7 @@ use partywall_routing::router::{Router, RouterSettings};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
 use crate::admin;
 use crate::body::Bodies;
@@ -27,6 +28,7 @@ use crate::knowledge::Knowledge;
 use crate::log::Log;
 use crate::models::Models;
 use crate::registry::Registry;
+use crate::replica::Link;
 use crate::server::{self, Phase};
 use crate::tls;
 use crate::worker::Shared;
@@ -59,15 +61,14 @@ impl Gateway {
     ///
     /// # Errors
     /// A file cannot be read or used, an address is taken, or the system gives no threads.
-    pub fn start(config: Config, folder: &Path, access: Option<Box<dyn Write + Send>>) -> Result<Self, Error> {
+    pub fn start(
+        config: Config,
+        folder: &Path,
+        access: Option<Box<dyn Write + Send>>,
+    ) -> Result<Self, Error> {
         let shared = Arc::new(shared(config, folder, access)?);
         let config = &shared.config;
-        let paths = |path: &PathBuf| folder.join(path);
-        let tls = match (&config.listen.cert, &config.listen.key) {
-            (Some(cert), Some(key)) => Some(tls::acceptor(&paths(cert), &paths(key))?),
-            _ => None,
-        };
-        let token = config.admin.token_file.as_ref().map(|path| Secret::read(&paths(path))).transpose()?;
+        let (tls, token) = read_secrets(config, folder)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -75,7 +76,8 @@ impl Gateway {
         let (listener, admin_listener) = runtime.block_on(async {
             Ok::<_, Error>((listen(config.listen.address)?, listen(config.admin.address)?))
         })?;
-        let of = |listener: &TcpListener| listener.local_addr().map_err(Error::system("asking for an address"));
+        let of =
+            |listener: &TcpListener| listener.local_addr().map_err(Error::system("asking for an address"));
         let (address, admin_address) = (of(&listener)?, of(&admin_listener)?);
         let (phase, watched) = watch::channel(Phase::Running);
         let count = config.listen.workers.unwrap_or_else(default_workers);
@@ -112,6 +114,16 @@ impl Gateway {
         };
         let finished = Arc::new(Mutex::new(false));
         Ok(Self { address, admin: admin_address, shared, phase, workers, control: Some(control), finished })
+    }
+
+    /// Reads the files that a configuration names, and does nothing else.
+    ///
+    /// # Errors
+    /// As [`Gateway::start`], but for addresses and threads.
+    pub fn check(config: &Config, folder: &Path) -> Result<(), Error> {
+        shared(config.clone(), folder, None)?;
+        read_secrets(config, folder)?;
+        config.replicas.iter().try_for_each(|replica| Link::of(replica, folder).map(drop))
     }
 
     /// Where clients connect.
@@ -167,10 +179,20 @@ impl Drop for Gateway {
     }
 }
 
+/// For TLS, and the operators' token.
+fn read_secrets(config: &Config, folder: &Path) -> Result<(Option<TlsAcceptor>, Option<Secret>), Error> {
+    let tls = match (&config.listen.cert, &config.listen.key) {
+        (Some(cert), Some(key)) => Some(tls::acceptor(&folder.join(cert), &folder.join(key))?),
+        _ => None,
+    };
+    let token = config.admin.token_file.as_ref().map(|path| Secret::read(&folder.join(path))).transpose()?;
+    Ok((tls, token))
+}
+
 fn shared(config: Config, folder: &Path, access: Option<Box<dyn Write + Send>>) -> Result<Shared, Error> {
     let name = &config.routing.policy;
-    let policy = policy::named(name)
-        .ok_or_else(|| Error::Policy { name: name.clone(), known: NAMES.join(", ") })?;
+    let policy =
+        policy::named(name).ok_or_else(|| Error::Policy { name: name.clone(), known: NAMES.join(", ") })?;
     let admission = AdmissionSettings {
         hold_best_effort: config.timeouts.hold,
         hold_latency_sensitive: config.timeouts.hold_latency_sensitive,

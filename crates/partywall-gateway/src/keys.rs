@@ -68,7 +68,9 @@ impl Keys {
                 }
             };
             if name.len() > 64 || !name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"') {
-                return Err(wrong("the name has other characters than letters, digits and signs, or more than 64"));
+                return Err(wrong(
+                    "the name has other characters than letters, digits and signs, or more than 64",
+                ));
             }
             let hash = match key.strip_prefix("sha256:") {
                 Some(digits) => from_hex(digits)
@@ -87,7 +89,11 @@ impl Keys {
             keys.hashes.push(hash);
             keys.holders.push(Holder { name: name.to_owned(), class });
         }
-        if keys.hashes.is_empty() { Err("holds no key; write a name and a key in a line".to_owned()) } else { Ok(keys) }
+        if keys.hashes.is_empty() {
+            Err("holds no key; write a name and a key in a line".to_owned())
+        } else {
+            Ok(keys)
+        }
     }
 
     /// Whose key this is.

@@ -94,7 +94,8 @@ const METRICS: &[Metric] = &[
         labels: CLASS,
         help: "Requests that wait for room at a replica",
         samples: |view| {
-            let sample = |(class, held): &(Class, usize)| (vec![class.to_string()], Value::Number(*held as f64));
+            let sample =
+                |(class, held): &(Class, usize)| (vec![class.to_string()], Value::Number(*held as f64));
             view.held.iter().map(sample).collect()
         },
     },
@@ -354,13 +355,15 @@ fn classes(view: &View) -> [(&'static str, &ClassCounts); 3] {
 }
 
 fn each(view: &View, value: fn(&ClassCounts) -> f64) -> Vec<Sample> {
-    let sample = |(class, counts): (&str, &ClassCounts)| (vec![class.to_owned()], Value::Number(value(counts)));
+    let sample =
+        |(class, counts): (&str, &ClassCounts)| (vec![class.to_owned()], Value::Number(value(counts)));
     classes(view).into_iter().take(2).map(sample).collect()
 }
 
 fn each_times(view: &View, value: fn(&ClassCounts) -> Times) -> Vec<Sample> {
-    let sample =
-        |(class, counts): (&str, &ClassCounts)| (vec![class.to_owned()], Value::Times(Box::new(value(counts))));
+    let sample = |(class, counts): (&str, &ClassCounts)| {
+        (vec![class.to_owned()], Value::Times(Box::new(value(counts))))
+    };
     classes(view).into_iter().take(2).map(sample).collect()
 }
 

@@ -30,15 +30,25 @@ pub(crate) struct Named {
 pub(crate) struct Models {
     models: Vec<Model>,
     readers: Vec<Reader>,
+    /// The model that each is, by whatever name.
+    bases: Vec<usize>,
     names: BTreeMap<String, Named>,
 }
 
 impl Models {
     /// Those of a configuration, with the files that it names, relative to `folder`.
     pub(crate) fn read(config: &Config, folder: &Path) -> Result<Self, Error> {
-        let mut models = Self { models: config.models.clone(), readers: Vec::new(), names: BTreeMap::new() };
+        let mut models = Self {
+            models: config.models.clone(),
+            readers: Vec::new(),
+            bases: Vec::new(),
+            names: BTreeMap::new(),
+        };
         for (place, model) in config.models.iter().enumerate() {
-            models.readers.push(reader(model, folder)?);
+            // An alias is read as its model is; its own reader is never asked.
+            let own = config.base(place) == place;
+            models.readers.push(if own { reader(model, folder)? } else { Reader::default() });
+            models.bases.push(config.base(place));
             models.names.insert(model.name.clone(), Named { model: place, adapter: None });
             for (index, adapter) in model.adapters.iter().enumerate() {
                 models.names.insert(adapter.clone(), Named { model: place, adapter: Some(index) });
@@ -54,7 +64,8 @@ impl Models {
 
     /// Whether this model's prompts are read by a tokenizer.
     pub(crate) fn tokenizes(&self, model: usize) -> bool {
-        self.readers.get(model).is_some_and(|reader| reader.tokenizer.is_some())
+        let base = self.bases.get(model).and_then(|base| self.readers.get(*base));
+        base.is_some_and(|reader| reader.tokenizer.is_some())
     }
 
     /// What the prompt in a body begins with.
@@ -65,11 +76,11 @@ impl Models {
         body: &[u8],
         salt: Option<&str>,
     ) -> Result<Prompt, Problem> {
-        let (Some(model), Some(reader)) = (self.models.get(named.model), self.readers.get(named.model)) else {
-            return Ok(Prompt::default());
-        };
+        let base = self.bases.get(named.model).copied().unwrap_or(named.model);
+        let found = (self.models.get(named.model), self.models.get(base), self.readers.get(base));
+        let (Some(model), Some(base), Some(reader)) = found else { return Ok(Prompt::default()) };
         let adapter = named.adapter.and_then(|index| model.adapters.get(index)).map(String::as_str);
-        let owner = Owner { model: &model.name, adapter, salt };
+        let owner = Owner { model: &base.name, adapter, salt };
         match shape {
             Shape::Chat => reader.chat(body, owner),
             Shape::Completion => reader.completion(body, owner),
@@ -106,8 +117,8 @@ fn reader(model: &Model, folder: &Path) -> Result<Reader, Error> {
     if length > MAX_TOKENIZER_BYTES {
         return Err(wrong(format!("has {length} bytes; at most {MAX_TOKENIZER_BYTES} are read")));
     }
-    let mut tokenizer =
-        Tokenizer::from_file(&file).map_err(|error| wrong(format!("is no tokenizer that can be read: {error}")))?;
+    let mut tokenizer = Tokenizer::from_file(&file)
+        .map_err(|error| wrong(format!("is no tokenizer that can be read: {error}")))?;
     // What a prompt is cut or filled up to is not the gateway's business.
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|error| wrong(error.to_string()))?;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::Request;
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper::http::{StatusCode, Uri};
-use hyper::Request;
 use tokio::time::{sleep, timeout};
 
 use crate::clock;

@@ -18,6 +18,9 @@ use crate::object::Object;
 use crate::template::Template;
 use crate::worker::BYTES_PER_TOKEN;
 
+#[cfg(test)]
+mod tests;
+
 /// What a prompt begins with, and how long it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Prompt {
@@ -183,7 +186,9 @@ impl Reader {
         };
         let options: Options = read(body, "messages")?;
         let open = options.add_generation_prompt.unwrap_or(true);
-        let render = |messages: &Value, open| template.render(messages, &options.tools, open, &options.chat_template_kwargs);
+        let render = |messages: &Value, open| {
+            template.render(messages, &options.tools, open, &options.chat_template_kwargs)
+        };
         let Some(text) = render(&options.messages, open) else {
             // The engine will say what is wrong with them.
             return Ok(Prompt { prefixes: Vec::new(), tokens: estimated(body.len()) });
@@ -192,7 +197,8 @@ impl Reader {
         let media: Vec<Media> = match first {
             None => Vec::new(),
             Some(first) => {
-                let before: Vec<Value> = options.messages.try_iter().into_iter().flatten().take(first).collect();
+                let before: Vec<Value> =
+                    options.messages.try_iter().into_iter().flatten().take(first).collect();
                 let before = if before.is_empty() { None } else { render(&Value::from(before), false) };
                 let before = before.filter(|before| text.starts_with(before.as_str()));
                 let at = before.map_or(0, |before| self.count(&before)) as u32;

@@ -33,9 +33,12 @@ impl Registry {
             return Err(Error::Replica { name, problem: format!("{key}: {problem}") });
         }
         let link = Link::of(&config, &self.folder)?;
-        let places: Vec<usize> =
-            config.models.iter().filter_map(|name| all.models.iter().position(|model| model.name == *name)).collect();
-        let block_tokens = places.first().map_or(1, |place| all.models[*place].block_tokens);
+        let places: Vec<usize> = config
+            .models
+            .iter()
+            .filter_map(|name| all.models.iter().position(|model| model.name == *name))
+            .collect();
+        let block_tokens = places.first().map_or(1, |place| all.models[all.base(*place)].block_tokens);
         let models: Vec<ModelId> = places.iter().map(|place| ModelId(*place as u32)).collect();
         let probed = !config.health_path.as_ref().unwrap_or(&all.health.path).is_empty();
         let replica = self.shared.fleet.add(
@@ -43,11 +46,18 @@ impl Registry {
             capacity(&config, block_tokens),
             &models,
             probed,
-            |id, generation| Replica { id, generation, shown: Arc::from(config.name.as_str()), config: config.clone(), link },
+            |id, generation| Replica {
+                id,
+                generation,
+                shown: Arc::from(config.name.as_str()),
+                config: config.clone(),
+                link,
+            },
         )?;
         let mut tasks = Vec::new();
         if probed {
-            let task = probe::health(Arc::clone(&self.shared.fleet), Arc::clone(&replica), all.health.clone());
+            let task =
+                probe::health(Arc::clone(&self.shared.fleet), Arc::clone(&replica), all.health.clone());
             tasks.push(tokio::spawn(task).abort_handle());
         }
         if replica.config.gpu.is_some() {

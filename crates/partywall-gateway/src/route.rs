@@ -55,9 +55,19 @@ impl Route {
         query: Option<&str>,
     ) -> Result<Self, Problem> {
         if let Some((_, shape)) = INFERENCE.iter().find(|(known, _)| *known == path) {
-            return if *method == Method::POST { Ok(Self::Inference(*shape)) } else { Err(wrong_method("POST")) };
+            return if *method == Method::POST {
+                Ok(Self::Inference(*shape))
+            } else {
+                Err(wrong_method("POST"))
+            };
         }
-        let read = |route| if *method == Method::GET || *method == Method::HEAD { Ok(route) } else { Err(wrong_method("GET")) };
+        let read = |route| {
+            if *method == Method::GET || *method == Method::HEAD {
+                Ok(route)
+            } else {
+                Err(wrong_method("GET"))
+            }
+        };
         match path {
             "/v1/models" => return read(Self::Models(None)),
             "/health" | "/v2/health/live" | "/v2/health/ready" => return read(Self::Health),
@@ -116,7 +126,8 @@ pub(crate) fn unknown_model(name: &str) -> Problem {
 fn plain(path: &str) -> Result<(), Problem> {
     let lower = path.to_ascii_lowercase();
     let dots = |part: &str| matches!(part.replace("%2e", ".").as_str(), "." | "..");
-    let leaves = lower.split('/').any(dots) || ["//", "%2f", "%5c", "\\"].iter().any(|part| lower.contains(part));
+    let leaves =
+        lower.split('/').any(dots) || ["//", "%2f", "%5c", "\\"].iter().any(|part| lower.contains(part));
     if leaves {
         return Err(Problem::bad("the path has empty parts, dots or encoded slashes; write it plainly"));
     }
@@ -129,7 +140,8 @@ fn decoded(text: &str) -> Option<String> {
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
         let hex = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
-        match (first, after.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit)).and_then(hex)) {
+        match (first, after.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit)).and_then(hex))
+        {
             (b'%', Some(byte)) => {
                 bytes.push(byte);
                 rest = &after[2..];
@@ -157,7 +169,8 @@ mod tests {
     fn paths_lead_where_they_should() {
         let config = config();
         let of = |method: &str, path: &str| {
-            Route::of(&config, &method.parse().unwrap(), path, Some("a=b")).map_err(|problem| problem.status.as_u16())
+            Route::of(&config, &method.parse().unwrap(), path, Some("a=b"))
+                .map_err(|problem| problem.status.as_u16())
         };
         let passed = |model, path: &str| Ok(Route::Passed { model, path: path.to_owned() });
         assert_eq!(of("POST", "/v1/chat/completions"), Ok(Route::Inference(Shape::Chat)));
@@ -170,7 +183,14 @@ mod tests {
         assert_eq!(of("PUT", "/vision/raw/b"), passed(1, "/vision/raw/b?a=b"));
         assert_eq!(of("GET", "/vision"), Err(404));
         assert_eq!(of("GET", "/metrics"), Err(404));
-        for left in ["/vision/../x", "/vision/%2E%2e/x", "/vision/a//b", "/vision/a%2Fb", "/v2/models/m/../n", "/vision/./a"] {
+        for left in [
+            "/vision/../x",
+            "/vision/%2E%2e/x",
+            "/vision/a//b",
+            "/vision/a%2Fb",
+            "/v2/models/m/../n",
+            "/vision/./a",
+        ] {
             assert_eq!(of("GET", left), Err(400), "{left}");
         }
     }

@@ -99,7 +99,9 @@ pub(crate) async fn accept(
                 continue;
             };
             let Ok(stream) = stream.set_nodelay(true).and_then(|()| stream.into_std()) else { continue };
-            let Some(post) = posts.iter().min_by_key(|post| post.connections.load(Ordering::Relaxed)) else { return };
+            let Some(post) = posts.iter().min_by_key(|post| post.connections.load(Ordering::Relaxed)) else {
+                return;
+            };
             post.connections.fetch_add(1, Ordering::Relaxed);
             let _ = post.sender.send((stream, place));
         }

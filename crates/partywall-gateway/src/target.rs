@@ -1,7 +1,7 @@
 //! Where a replica or a node is: scheme, host and port, and nothing else.
 
-use hyper::http::uri::{Authority, Scheme, Uri};
 use hyper::http::HeaderValue;
+use hyper::http::uri::{Authority, Scheme, Uri};
 
 /// An origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,8 @@ impl Target {
     /// # Errors
     /// What is wrong with `url`.
     pub fn parse(url: &str) -> Result<Self, String> {
-        let wrong = |why: &str| format!("`{}` {why}", url.chars().take(100).collect::<String>().escape_debug());
+        let wrong =
+            |why: &str| format!("`{}` {why}", url.chars().take(100).collect::<String>().escape_debug());
         let uri: Uri = url.parse().map_err(|_| wrong("is no URL"))?;
         let tls = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTP => false,
@@ -45,7 +46,13 @@ impl Target {
             None if authority.as_str().len() > authority.host().len() => {
                 return Err(wrong("has an impossible port"));
             }
-            None => if tls { 443 } else { 80 },
+            None => {
+                if tls {
+                    443
+                } else {
+                    80
+                }
+            }
         };
         // Brackets belong to the URL, not to the address.
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -64,7 +71,14 @@ mod tests {
         assert_eq!(read("https://a.example/"), Ok((true, "a.example".to_owned(), 443)));
         assert_eq!(read("http://[::1]:80"), Ok((false, "::1".to_owned(), 80)));
         for wrong in [
-            "", "10.0.0.5:8000", "ftp://a", "http://", "http://a:99999", "http://a/v1", "http://u:p@a", "http://a?b",
+            "",
+            "10.0.0.5:8000",
+            "ftp://a",
+            "http://",
+            "http://a:99999",
+            "http://a/v1",
+            "http://u:p@a",
+            "http://a?b",
             "unix:/a",
         ] {
             assert!(read(wrong).is_err(), "{wrong}");

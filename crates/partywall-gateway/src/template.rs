@@ -42,7 +42,10 @@ impl Template {
         };
         let named = |templates: &Vec<serde_json::Value>| {
             let default = templates.iter().find(|template| template["name"] == "default");
-            default.or(templates.first()).and_then(|template| template["template"].as_str()).map(str::to_owned)
+            default
+                .or(templates.first())
+                .and_then(|template| template["template"].as_str())
+                .map(str::to_owned)
         };
         let template = match &config["chat_template"] {
             serde_json::Value::String(template) => Some(template.clone()),
@@ -116,7 +119,10 @@ fn to_json(value: Value, options: Kwargs) -> Result<Value, JinjaError> {
     let mut bytes = Vec::new();
     let spaces = " ".repeat(indent.unwrap_or(0).min(16));
     let written = match indent {
-        Some(_) => value.serialize(&mut Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(spaces.as_bytes()))),
+        Some(_) => value.serialize(&mut Serializer::with_formatter(
+            &mut bytes,
+            PrettyFormatter::with_indent(spaces.as_bytes()),
+        )),
         None => value.serialize(&mut Serializer::with_formatter(&mut bytes, Python)),
     };
     let failed = |why: String| JinjaError::new(ErrorKind::BadSerialization, why);
@@ -127,10 +133,18 @@ fn to_json(value: Value, options: Kwargs) -> Result<Value, JinjaError> {
 struct Python;
 
 impl Formatter for Python {
-    fn begin_array_value<W: std::io::Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_array_value<W: std::io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         if first { Ok(()) } else { writer.write_all(b", ") }
     }
-    fn begin_object_key<W: std::io::Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_object_key<W: std::io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         if first { Ok(()) } else { writer.write_all(b", ") }
     }
     fn begin_object_value<W: std::io::Write + ?Sized>(&mut self, writer: &mut W) -> std::io::Result<()> {
@@ -139,7 +153,18 @@ impl Formatter for Python {
 }
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
 
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
@@ -206,7 +231,10 @@ mod tests {
         assert_eq!(render(source, r#"[{"role":"user","content":" hi "}]"#).unwrap(), "<s>[U]hi[A]");
         assert_eq!(render(source, r#"[{"role":"tool","content":""}]"#), None);
         let json = "{{ messages | tojson }}|{{ messages[0].get('x', 'none') }}";
-        assert_eq!(render(json, r#"[{"role":"<u>","a":[1,true]}]"#).unwrap(), "[{\"role\": \"<u>\", \"a\": [1, true]}]|none");
+        assert_eq!(
+            render(json, r#"[{"role":"<u>","a":[1,true]}]"#).unwrap(),
+            "[{\"role\": \"<u>\", \"a\": [1, true]}]|none"
+        );
     }
 
     #[test]

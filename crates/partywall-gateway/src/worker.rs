@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue,
-    TRANSFER_ENCODING,
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap,
+    HeaderValue, TRANSFER_ENCODING,
 };
 use hyper::http::{Method, StatusCode, Uri, Version};
 use hyper::{Request, Response};
@@ -148,7 +148,9 @@ impl Case<'_> {
         record.method = parts.method.as_str().to_owned();
         record.path = parts.uri.path().to_owned();
         if parts.uri.authority().is_some() {
-            return Err(Problem::bad("this is no proxy: the request line has to name a path and nothing else"));
+            return Err(Problem::bad(
+                "this is no proxy: the request line has to name a path and nothing else",
+            ));
         }
         let route = Route::of(&shared.config, &parts.method, parts.uri.path(), parts.uri.query())?;
         if route == Route::Health {
@@ -207,7 +209,7 @@ impl Case<'_> {
             record.model = Some(model.name.clone());
         }
         record.blocks = plan.prompt.prefixes.len();
-        record.block_tokens = model.block_tokens;
+        record.block_tokens = shared.config.models[shared.config.base(plan.model)].block_tokens;
         record.input_tokens = plan.prompt.tokens;
         self.answered(&shared, plan).await
     }
@@ -229,7 +231,8 @@ impl Case<'_> {
         });
         let shown = bearer.or_else(|| headers.get(API_KEY).map(HeaderValue::as_bytes));
         let refused = |message| Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", message);
-        let shown = shown.ok_or_else(|| refused("a key is needed; send it as `Authorization: Bearer KEY`"))?;
+        let shown =
+            shown.ok_or_else(|| refused("a key is needed; send it as `Authorization: Bearer KEY`"))?;
         keys.holder(shown).cloned().map(Some).ok_or_else(|| refused("this key is not known"))
     }
 
@@ -237,8 +240,12 @@ impl Case<'_> {
     async fn read(&mut self, shared: &Arc<Shared>, plan: &mut Plan, shape: Shape) -> Result<(), Problem> {
         let fields = Fields::read(&plan.body)?;
         match shape {
-            Shape::Chat if !fields.has_messages() => return Err(Problem::bad("the body has no \"messages\"")),
-            Shape::Completion if !fields.has_prompt() => return Err(Problem::bad("the body has no \"prompt\"")),
+            Shape::Chat if !fields.has_messages() => {
+                return Err(Problem::bad("the body has no \"messages\""));
+            }
+            Shape::Completion if !fields.has_prompt() => {
+                return Err(Problem::bad("the body has no \"prompt\""));
+            }
             _ => {}
         }
         let name = shared.models.find(&fields.model).ok_or_else(|| unknown_model(&fields.model))?;
@@ -262,7 +269,9 @@ impl Case<'_> {
             let (shared, body) = (Arc::clone(shared), plan.body.clone());
             let read = move || shared.models.prompt(name, shape, &body, salt.as_deref());
             let read = tokio::task::spawn_blocking(read).await;
-            read.map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the prompt could not be read"))??
+            read.map_err(|_| {
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the prompt could not be read")
+            })??
         } else {
             shared.models.prompt(name, shape, &plan.body, salt.as_deref())?
         };
@@ -365,7 +374,8 @@ impl Case<'_> {
         let Begun { response, connection, ticket } = begun;
         let (mut parts, upstream) = response.into_parts();
         let replica = Arc::clone(&ticket.replica);
-        let framed = parts.headers.contains_key(CONTENT_LENGTH) || parts.headers.contains_key(TRANSFER_ENCODING);
+        let framed =
+            parts.headers.contains_key(CONTENT_LENGTH) || parts.headers.contains_key(TRANSFER_ENCODING);
         headers::strip_hops(&mut parts.headers);
         // What the replica speaks is between it and us.
         parts.version = Version::HTTP_11;
@@ -417,7 +427,8 @@ impl Case<'_> {
                 let mut record = flow.lost();
                 record.status = None;
                 self.record = Some(record);
-                let message = format!("the replica `{}` failed before the end of its answer: {why}", replica.name());
+                let message =
+                    format!("the replica `{}` failed before the end of its answer: {why}", replica.name());
                 Err(Lost {
                     problem: Problem::upstream("replica_failed", message),
                     replica: replica.id,
@@ -469,7 +480,8 @@ impl Worker {
             Err(_) if left.is_some_and(|left| left <= config.timeouts.answer) => {
                 // Whether the replica is slow or the client in a hurry is not known.
                 ticket.end(Outcome::Abandoned);
-                let message = format!("the replica `{name}` had not begun to answer when the deadline passed");
+                let message =
+                    format!("the replica `{name}` had not begun to answer when the deadline passed");
                 Err(lost(Problem::late("deadline", message), false))
             }
             Err(_) => {
@@ -558,7 +570,8 @@ fn class(asked: Option<Class>, holder: Option<&Holder>, otherwise: Class) -> Cla
 fn deadline(headers: &HeaderMap) -> Result<Option<Nanos>, Problem> {
     let Some(value) = headers.get(DEADLINE) else { return Ok(None) };
     let time = value.to_str().ok().and_then(|text| text.parse::<Nanos>().ok());
-    time.map(Some).ok_or_else(|| Problem::bad("x-partywall-deadline is no time; write one such as 2s or 500ms"))
+    time.map(Some)
+        .ok_or_else(|| Problem::bad("x-partywall-deadline is no time; write one such as 2s or 500ms"))
 }
 
 /// The name that the client gave its request, or one of the gateway's.

@@ -1,4 +1,39 @@
 //! When a request may go: at once, or held until there is room for it.
+//!
+//! # Problem
+//!
+//! A replica computes prompts one after the other and does not let go of one that it has begun, and it takes whatever it is sent. A queue
+//! of best-effort prompts in it is a queue that the next latency-sensitive request stands in, whatever that request is worth. So what may
+//! wait has to wait outside, where it can be passed.
+//!
+//! # Approach
+//!
+//! Latency-sensitive requests go at once, to whichever replica the policy says. They are held only while no replica that serves their model is
+//! available and runs.
+//!
+//! Best-effort requests are held, not refused, until some replica is about to be through with its prompts, within
+//! [`AdmissionSettings::soon`]. So a replica has at most one best-effort prompt that has not been computed, and a latency-sensitive request finds at
+//! most the rest of that one before it. No replica stands still for long while something is held: the two classes together use all of the
+//! time, as they would if all went at once, and only the order differs. Keeping whole replicas free of best-effort work was tried on the
+//! trace of `docs/routing.md` and is not done: one of eight kept free takes a tenth of the best-effort tokens, for a tenth of the
+//! latency-sensitive mean time to the first token and a fiftieth of its p99.
+//!
+//! They leave a part of each replica's streams and of its cache ([`AdmissionSettings::headroom`]): what a request holds while it generates is
+//! not given back when a latency-sensitive request comes. And a replica whose GPU is held back for a neighbour gets none.
+//!
+//! Held requests of a class and a model go in the order of their arrival, latency-sensitive ones first. Who has been held too long, or is
+//! beyond its deadline, is refused.
+//!
+//! # Scenarios
+//!
+//! - S1: a latency-sensitive request goes at once, also where it has to wait.
+//! - S2: a best-effort request is held while every replica has more to do than `soon`, and goes when one is about to be through.
+//! - S3: held requests go in their order, latency-sensitive ones first.
+//! - S4: best-effort requests leave streams and cache free; one that would never fit goes to an empty replica.
+//! - S5: a paused replica gets nothing, a squeezed one nothing of best effort.
+//! - S6: who is held too long is refused, and who is beyond its deadline.
+//! - S7: more than so many are not held.
+//! - S8: without `by_class`, best-effort requests go as all others do.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -96,16 +131,17 @@ impl Queues {
         self.queues.range((class, ModelId(0))..=(class, ModelId(u32::MAX))).next().is_some()
     }
 
-    /// Puts one behind those of its class and model; `false` where one of its name is held.
-    pub(crate) fn push(&mut self, held: Held) -> bool {
+    /// Whether one of this name is held.
+    pub(crate) fn has(&self, id: RequestId) -> bool {
+        self.index.contains_key(&id)
+    }
+
+    /// Puts one behind those of its class and model. None of its name is held.
+    pub(crate) fn push(&mut self, held: Held) {
         let Arrival { id, class, model, .. } = held.arrival;
-        if self.index.contains_key(&id) {
-            return false;
-        }
         self.index.insert(id, (class, model, held.until));
         self.timeouts.insert((held.until, id));
         self.queues.entry((class, model)).or_default().push_back(held);
-        true
     }
 
     /// The class and model of every queue: latency-sensitive first, then who has waited longest.

@@ -16,6 +16,8 @@ mod longest_prefix;
 mod partywall;
 mod round_robin;
 mod sglang;
+#[cfg(test)]
+mod tests;
 
 pub use bounded_hash::BoundedHash;
 pub use dynamo::{Dynamo, DynamoLmetric};

@@ -1,8 +1,29 @@
 //! Where each request goes and when: the decider around a policy.
 //!
+//! # Problem
+//!
+//! A policy compares replicas for one request. Somebody has to know what each of them has to do, whom they may be asked for, what is
+//! expected of their caches, which requests wait, and what became of all of them, without ever counting one twice or forgetting one: a
+//! request that is counted for ever keeps others away from its replica for ever.
+//!
+//! # Approach
+//!
+//! The router keeps what it sent by name until it hears of its end. What a replica has to do is [`crate::replica::Load`] with the order of its
+//! prompts; what would be pushed out of its cache is a sketch of its order of use; when a request may go at all is
+//! [`crate::admission`]'s. What replicas hold is not kept here but asked of an index ([`Cached`]).
+//!
 //! The caller says what comes ([`Router::arrive`]) and what becomes of it ([`Router::first_token`], [`Router::tokens`], [`Router::ended`],
 //! [`Router::failed`], [`Router::cancel`]), and asks after each of these, and when [`Router::next_poll`] has come, whether a held request may
-//! go now ([`Router::poll`]).
+//! go now ([`Router::poll`]). Reports about requests that are not known do nothing: they may be late.
+//!
+//! # Scenarios
+//!
+//! - S1: a request goes to a replica that serves its model and is available, or is refused where none ever does.
+//! - S2: what a replica has to do grows with what it is sent and is nothing when all of that has ended, however it ended.
+//! - S3: a replica that is gone gives back its requests, and its number is given again.
+//! - S4: requests that come together and begin alike find each other before any is computed.
+//! - S5: the expected time of the first token is exact where nothing unexpected happens.
+//! - S6: names are given once.
 
 use std::collections::BTreeMap;
 
@@ -286,7 +307,7 @@ impl Router {
 
     /// A request comes. `cached` is what is known of the replicas' caches.
     pub fn arrive(&mut self, now: Nanos, arrival: Arrival, cached: &dyn Cached) -> Verdict {
-        if self.sent.contains_key(&arrival.id) {
+        if self.sent.contains_key(&arrival.id) || self.held.has(arrival.id) {
             return Verdict::Refused(Refusal::Known);
         }
         if !self.replicas.iter().flatten().any(|replica| replica.models.contains(&arrival.model)) {
@@ -306,11 +327,8 @@ impl Router {
             Class::BestEffort => self.settings.admission.hold_best_effort,
         };
         let until = now.saturating_add(limit).min(arrival.deadline.unwrap_or(Nanos::MAX));
-        if self.held.push(Held { since: now, until, arrival }) {
-            Verdict::Held
-        } else {
-            Verdict::Refused(Refusal::Known)
-        }
+        self.held.push(Held { since: now, until, arrival });
+        Verdict::Held
     }
 
     /// Adds to `verdicts` the held requests that may go now, and those that have been held for as long as they may.

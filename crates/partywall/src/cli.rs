@@ -14,10 +14,12 @@ use crate::error::Failure;
 use crate::output;
 
 pub mod engine_sim;
+pub mod gateway;
 pub mod routing;
 pub mod tenants;
 
 use engine_sim::EngineSimArguments;
+use gateway::GatewayArguments;
 use tenants::{
     CoverageArguments, DeviceCommand, KeeperArguments, LogsArguments, NodeArguments, PsArguments,
     RestartArguments, RunTenantArguments, ShepherdArguments, StopArguments, UpArguments, WhichNode,
@@ -50,6 +52,7 @@ Examples:
   partywall sim validate results/h200/pairs.csv    the model against measurements
   partywall measure --quick                        the same on this machine's GPU, measured
   partywall --gpu sim:h200 doctor                  a machine with a simulated GPU, where programs run
+  partywall gateway examples/gateway.toml          HTTP in front of replicas
   partywall gpus --gpu h200                        every figure of a GPU and where it comes from
 
 Exit status: 0 done, 1 failed, 2 something given cannot be used (the message says what, where, and what would be right),
@@ -119,6 +122,11 @@ pub enum Command {
     /// goes on until Ctrl-C, or until a fault has ended all its replicas; then the exit status is 1.
     #[command(after_help = ENGINE_SIM_EXAMPLES)]
     EngineSim(Box<EngineSimArguments>),
+    /// Stand in front of inference servers, in the foreground: requests go to the replica that answers them soonest.
+    ///
+    /// Speaks the OpenAI API, and passes other paths on. Which replica a request goes to, and why, stands in a header of the answer. Ctrl-C or
+    /// SIGTERM ends it when all that is under way has ended; a second one ends it at once.
+    Gateway(GatewayArguments),
     /// Simulate scenarios, and hold the model against measurements.
     Sim {
         /// What to simulate.
@@ -546,6 +554,7 @@ mod tests {
             "logs",
             "node",
             "engine-sim",
+            "gateway",
             "sim run",
             "sim validate",
             "sim speed",

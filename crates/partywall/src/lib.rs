@@ -7,6 +7,7 @@ mod demo;
 mod doctor;
 mod engine_sim;
 mod error;
+mod gateway;
 mod gpus;
 mod measure;
 mod measured;
@@ -68,6 +69,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Device { command: None } => tenants::walls::device(),
         Command::Device { command: Some(DeviceCommand::Meet(arguments)) } => tenants::walls::meet(arguments),
         Command::EngineSim(arguments) => engine_sim::run(arguments),
+        Command::Gateway(arguments) => gateway::run(arguments),
         Command::Sim { command: SimCommand::Run(arguments) } => sim::run(arguments),
         Command::Sim { command: SimCommand::Validate(arguments) } => validation::run(arguments),
         Command::Sim { command: SimCommand::Speed(arguments) } => speed::run(arguments),

@@ -153,9 +153,11 @@ fn two_classes(setting: &MixedSetting) -> String {
         setting.cache_tokens,
         aligned(table)
     );
-    if let (Some(p99), Some(share)) = (setting.ls_p99_over_alone, setting.be_share) {
+    if let (Some(p99), Some(share), Some(most)) =
+        (setting.ls_p99_over_alone, setting.be_share, setting.most_best_effort)
+    {
         text += &format!(
-            "\nLS p99 over alone: {p99:.3}; best-effort tokens over the most that a class-blind policy serves: {share:.3}\n"
+            "\nLS p99 over alone: {p99:.3}; best-effort tokens over those of {most}, class-blind, which serves most of them: {share:.3}\n"
         );
     }
     text

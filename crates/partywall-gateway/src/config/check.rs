@@ -5,7 +5,7 @@ use partywall_core::diagnostic::{Diagnostic, Findings, Step, quoted};
 use partywall_core::units::{Bytes, Nanos};
 use partywall_routing::policy::NAMES;
 
-use super::{Config, MAX_RANKS, MAX_REPLICAS, Replica};
+use super::{Config, MAX_RANKS, MAX_REPLICAS, Replica, sixteen};
 use crate::target::Target;
 
 /// Characters of a model's name.
@@ -17,9 +17,8 @@ const MIN_HEAD: Bytes = Bytes::from_kib(8);
 /// The first list where a table belongs.
 pub(super) fn list_for_table(text: &str, file: &str) -> Option<Diagnostic> {
     let findings = Findings::new(text, file, example)?;
-    let tables = [
-        "listen", "admin", "routing", "keys", "limits", "timeouts", "retry", "breaker", "health", "log",
-    ];
+    let tables =
+        ["listen", "admin", "routing", "keys", "limits", "timeouts", "retry", "breaker", "health", "log"];
     findings.list_for_table(tables.map(|name| (name, vec![Step::Key(name)])))
 }
 
@@ -40,6 +39,7 @@ pub(super) fn example(key: &str) -> Option<&'static str> {
         "proxy" => "a table [[proxy]] for each prefix",
         "name" => "name = \"llama-a\"",
         "url" => "url = \"http://10.0.0.5:8000\"",
+        "alias-of" => "alias-of = \"llama-3.1-8b\"",
         "models" => "models = [\"llama-3.1-8b\"]",
         "prefix" => "prefix = \"/vision/\"",
         "endpoint" => "endpoint = \"tcp://10.0.0.5:5557\"",
@@ -190,6 +190,26 @@ fn models(config: &Config, found: &mut Findings<'_>) {
         if !(1..=4096).contains(&model.block_tokens) {
             found.report_value(&[at[0], at[1], Step::Key("block-tokens")], "this is no size of a block");
         }
+        if let Some(alias) = &model.alias_of {
+            let known = config.models.iter().find(|other| other.name == *alias);
+            let (message, help) = match known {
+                None => (
+                    format!("there is no model {}", quoted(alias)),
+                    "write the name of one in a table [[model]]",
+                ),
+                Some(other) if other.alias_of.is_some() || other.name == model.name => {
+                    (format!("{} is an alias itself", quoted(alias)), "name the model itself")
+                }
+                Some(_) if model.tokenizer.is_some() || model.block_tokens != sixteen() => {
+                    ("an alias has the tokenizer and the blocks of its model".to_owned(), "write them there")
+                }
+                Some(_) => (String::new(), ""),
+            };
+            if !message.is_empty() {
+                let span = found.places().value(&[at[0], at[1], Step::Key("alias-of")]);
+                found.report(span, message, help);
+            }
+        }
         if model.chat_template.is_some() && model.tokenizer.is_none() {
             let span = found.places().value(&[at[0], at[1], Step::Key("chat-template")]);
             let help = "write tokenizer = \"tokenizer.json\" too";
@@ -284,5 +304,6 @@ fn proxies(config: &Config, found: &mut Findings<'_>) {
 
 /// Whether `text` can stand as a path in a request.
 fn is_path(text: &str) -> bool {
-    text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#\"<>\\^`{|}".contains(&byte))
+    text.starts_with('/')
+        && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#\"<>\\^`{|}".contains(&byte))
 }

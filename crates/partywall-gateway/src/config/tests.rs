@@ -25,6 +25,8 @@ fn what_is_wrong_is_said_with_its_place() {
         (format!("[listn]\n{MODEL}"), "gateway.toml:1:2: unknown key `listn`"),
         (format!("[listn]\n{MODEL}"), "did you mean `listen`?"),
         (format!("[[listen]]\n{MODEL}"), "expected a table, found a list"),
+        (format!("{MODEL}alias-of = \"n\"\n"), "gateway.toml:3:12: there is no model `n`"),
+        (format!("{MODEL}alias-of = \"m\"\n"), "`m` is an alias itself"),
         (format!("{MODEL}{MODEL}"), "gateway.toml:4:8: a second model or adapter is named `m`"),
         (format!("[listen]\ncert = \"c\"\n{MODEL}"), "TLS needs both"),
         (format!("[admin]\naddress = \"0.0.0.0:1\"\n{MODEL}"), "gateway.toml:2:11: everybody who reaches"),
@@ -39,7 +41,10 @@ fn what_is_wrong_is_said_with_its_place() {
         (replica("url = \"a\"\nmodels = [\"m\"]\n"), "gateway.toml:5:7: `a` "),
         (replica("url = \"http://a\"\nmodels = []\n"), "serves no model"),
         (replica("url = \"http://a\"\nmodels = [\"n\"]\n"), "there is no model `n`"),
-        (replica("url = \"http://a\"\nmodels = [\"m\"]\nstreams = 0\n"), "gateway.toml:7:11: a replica generates"),
+        (
+            replica("url = \"http://a\"\nmodels = [\"m\"]\nstreams = 0\n"),
+            "gateway.toml:7:11: a replica generates",
+        ),
         (
             replica("url = \"http://a\"\nmodels = [\"m\"]\nkv-events = { endpoint = \"x\" }\n"),
             "the endpoint `x` is no ZeroMQ address",

@@ -60,7 +60,12 @@ fn best_effort_waits_for_room_and_goes_when_there_is_some() {
     first.send("POST", "/v1/chat/completions", &[("x-test", "wait")], long.as_bytes());
     wait_until("the first is there", || upstream.seen().len() == 1);
     let mut second = Client::connect(gateway.address());
-    second.send("POST", "/v1/chat/completions", &[("x-test", "json"), ("x-partywall-class", "be")], CHAT.as_bytes());
+    second.send(
+        "POST",
+        "/v1/chat/completions",
+        &[("x-test", "json"), ("x-partywall-class", "be")],
+        CHAT.as_bytes(),
+    );
     wait_until("the second is held", || facts(&gateway)["held_best_effort"] == 1);
     assert_eq!(upstream.seen().len(), 1);
     upstream.go();
@@ -101,7 +106,9 @@ fn who_leaves_while_held_is_forgotten() {
     second.send("POST", "/v1/chat/completions", &[("x-partywall-class", "be")], CHAT.as_bytes());
     wait_until("the second is held", || facts(&gateway)["held_best_effort"] == 1);
     drop(second);
-    wait_until("it is forgotten", || facts(&gateway)["under_way"] == 1 && facts(&gateway)["held_best_effort"] == 0);
+    wait_until("it is forgotten", || {
+        facts(&gateway)["under_way"] == 1 && facts(&gateway)["held_best_effort"] == 0
+    });
     upstream.go();
     assert_eq!(first.answer().unwrap().status, 200);
     assert_eq!(upstream.seen().len(), 1);

@@ -67,7 +67,9 @@ fn two_thousand_streams_at_once_are_all_whole() {
         let mut answers = Vec::new();
         while !streams.is_empty() {
             upstreams.iter().for_each(|upstream| upstream.go());
-            while let Ok(Some(answer)) = tokio::time::timeout(std::time::Duration::from_micros(100), streams.join_next()).await {
+            while let Ok(Some(answer)) =
+                tokio::time::timeout(std::time::Duration::from_micros(100), streams.join_next()).await
+            {
                 answers.push(answer.unwrap());
             }
         }
@@ -75,7 +77,10 @@ fn two_thousand_streams_at_once_are_all_whole() {
     });
     assert_eq!(answers.len(), STREAMS);
     for answer in &answers {
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("t0") && answer.ends_with("0\r\n\r\n"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.contains("t0") && answer.ends_with("0\r\n\r\n"),
+            "{answer}"
+        );
     }
     let times = times(&upstreams);
     assert_eq!(times.len(), STREAMS);
@@ -96,7 +101,19 @@ fn whatever_replicas_do_every_request_gets_one_answer_and_goes_out_once() {
     let upstreams: Vec<&Upstream> = upstreams.iter().collect();
     let gateway = gateway(&upstreams, "[breaker]\nfailures = 100000");
     let address = gateway.address();
-    let does = ["stream 5", "die 2", "tear 1", "hang", "half", "garbage", "crumbs", "json", "status 500", "status 429", "large 9"];
+    let does = [
+        "stream 5",
+        "die 2",
+        "tear 1",
+        "hang",
+        "half",
+        "garbage",
+        "crumbs",
+        "json",
+        "status 500",
+        "status 429",
+        "large 9",
+    ];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let answers = runtime.block_on(async {
         let mut requests = JoinSet::new();
@@ -123,5 +140,11 @@ fn whatever_replicas_do_every_request_gets_one_answer_and_goes_out_once() {
     assert!(times.values().all(|times| *times == 1));
     wait_until("nothing is left", || facts(&gateway)["under_way"] == 0 && facts(&gateway)["body_bytes"] == 0);
     let left = replicas(&gateway);
-    assert!(left.as_array().unwrap().iter().all(|replica| replica["under_way"] == 0 && replica["prefill_tokens"] == 0), "{left}");
+    assert!(
+        left.as_array()
+            .unwrap()
+            .iter()
+            .all(|replica| replica["under_way"] == 0 && replica["prefill_tokens"] == 0),
+        "{left}"
+    );
 }

@@ -23,7 +23,8 @@ fn a_replica_that_dies_in_a_stream_leaves_a_readable_end() {
         let answer = chat(gateway.address(), does, STREAM);
         assert_eq!((answer.status, answer.whole), (200, true));
         let text = answer.text();
-        let rest = text.strip_prefix(&format!("{}{}", event(0), event(1))).unwrap_or_else(|| panic!("{text}"));
+        let rest =
+            text.strip_prefix(&format!("{}{}", event(0), event(1))).unwrap_or_else(|| panic!("{text}"));
         let error = rest.strip_prefix("data: ").and_then(|rest| rest.strip_suffix("\n\n")).unwrap();
         let error: serde_json::Value = serde_json::from_str(error).unwrap();
         assert_eq!(error["error"]["code"], "replica_failed");
@@ -94,7 +95,10 @@ fn what_may_have_begun_is_tried_again_only_where_that_is_wanted() {
 #[test]
 fn a_slow_replica_is_given_up() {
     let upstream = Upstream::start();
-    let gateway = gateway(&[&upstream], "[timeouts]\nanswer = \"100ms\"\nsilence = \"100ms\"\n[breaker]\nfailures = 1000");
+    let gateway = gateway(
+        &[&upstream],
+        "[timeouts]\nanswer = \"100ms\"\nsilence = \"100ms\"\n[breaker]\nfailures = 1000",
+    );
     let answer = chat(gateway.address(), "wait", CHAT);
     assert_eq!((answer.status, answer.code().as_str()), (504, "answer_timeout"));
     let stream = chat(gateway.address(), "step 2", STREAM).text();
@@ -110,7 +114,8 @@ fn a_deadline_ends_the_waiting_and_says_nothing_of_the_replica() {
     let answer = ask(gateway.address(), "POST", "/v1/chat/completions", &headers, CHAT);
     assert_eq!((answer.status, answer.code().as_str()), (504, "deadline"));
     assert_eq!(replicas(&gateway)[0]["breaker"], "closed");
-    let wrong = ask(gateway.address(), "POST", "/v1/chat/completions", &[("x-partywall-deadline", "soon")], CHAT);
+    let wrong =
+        ask(gateway.address(), "POST", "/v1/chat/completions", &[("x-partywall-deadline", "soon")], CHAT);
     assert_eq!(wrong.status, 400);
 }
 
@@ -152,11 +157,13 @@ fn a_replica_that_says_it_is_ill_gets_nothing() {
 #[test]
 fn a_second_replica_is_asked_where_that_is_wanted_and_the_first_is_told() {
     let (one, two) = (Upstream::start(), Upstream::start());
-    let gateway = gateway(&[&one, &two], "[retry]\nhedge-after = \"50ms\"\n[routing]\npolicy = \"round-robin\"");
+    let gateway =
+        gateway(&[&one, &two], "[retry]\nhedge-after = \"50ms\"\n[routing]\npolicy = \"round-robin\"");
     let mut client = Client::connect(gateway.address());
     client.send("POST", "/v1/chat/completions", &[("x-test", "wait")], CHAT.as_bytes());
     wait_until("both have it", || one.seen().len() + two.seen().len() == 2);
-    let (first, second) = if one.seen().len() == 1 && two.seen().len() == 1 { (&one, &two) } else { panic!("the same twice") };
+    let (first, second) =
+        if one.seen().len() == 1 && two.seen().len() == 1 { (&one, &two) } else { panic!("the same twice") };
     second.go();
     let answer = client.answer().unwrap();
     assert_eq!((answer.status, answer.decision("replica").as_str()), (200, "r1"));

@@ -29,7 +29,10 @@ fn malformed(chance: &mut Chance) -> Vec<u8> {
         1 => format!("{}{CHAT}", chance.of(&["x", "]", "{", "\u{0}"])),
         2 => CHAT.replace("\"m\"", chance.of(&["1", "null", "[]", "\"\\ud800\"", "\"no-such-model\""])),
         3 => CHAT.replace("messages", chance.of(&["message", "model", "prompt"])),
-        4 => format!("{{\"model\":\"m\",\"messages\":{}}}", chance.of(&["1", "{}", "[1]", "[[]]", "[{\"content\":{}}]", "\"x\"", "null"])),
+        4 => format!(
+            "{{\"model\":\"m\",\"messages\":{}}}",
+            chance.of(&["1", "{}", "[1]", "[[]]", "[{\"content\":{}}]", "\"x\"", "null"])
+        ),
         _ => "[".repeat(chance.below(5_000)),
     };
     let body = wrong_body(chance);
@@ -40,16 +43,34 @@ fn malformed(chance: &mut Chance) -> Vec<u8> {
         0 => (0..chance.below(300)).map(|_| chance.below(256) as u8).chain(*b"\r\n\r\n").collect(),
         1 => {
             let line = chance.of(&[
-                "GET", "GET / HTTP/9.9", "GET  / HTTP/1.1", "G\u{1}T / HTTP/1.1", "GET /\u{0} HTTP/1.1", "PRI * HTTP/2.0",
-                "GET http://evil.example/v1/models HTTP/1.1", "CONNECT evil.example:443 HTTP/1.1", "OPTIONS * HTTP/1.1",
-                "BREW /v1/models HTTP/1.1", "GET /v1/../../etc HTTP/1.1", "POST /v2/models/m/../x HTTP/1.1", "GET /nothing HTTP/1.1",
+                "GET",
+                "GET / HTTP/9.9",
+                "GET  / HTTP/1.1",
+                "G\u{1}T / HTTP/1.1",
+                "GET /\u{0} HTTP/1.1",
+                "PRI * HTTP/2.0",
+                "GET http://evil.example/v1/models HTTP/1.1",
+                "CONNECT evil.example:443 HTTP/1.1",
+                "OPTIONS * HTTP/1.1",
+                "BREW /v1/models HTTP/1.1",
+                "GET /v1/../../etc HTTP/1.1",
+                "POST /v2/models/m/../x HTTP/1.1",
+                "GET /nothing HTTP/1.1",
             ]);
             format!("{line}\r\nhost: a\r\n\r\n").into_bytes()
         }
         2 => {
             let header = chance.of(&[
-                "no colon", "bad name: x", "\u{e9}: x", "x: \u{1}", ": empty", "content-length: -1", "content-length: 5, 6",
-                "content-length: 99999999999999999999", "transfer-encoding: gzip", "x-partywall-class: gold",
+                "no colon",
+                "bad name: x",
+                "\u{e9}: x",
+                "x: \u{1}",
+                ": empty",
+                "content-length: -1",
+                "content-length: 5, 6",
+                "content-length: 99999999999999999999",
+                "transfer-encoding: gzip",
+                "x-partywall-class: gold",
                 "x-partywall-deadline: -1s",
             ]);
             format!("POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n{header}\r\n\r\n").into_bytes()
@@ -60,11 +81,16 @@ fn malformed(chance: &mut Chance) -> Vec<u8> {
         }
         4 => format!("GET /v1/models HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(100_000)).into_bytes(),
         5 => {
-            let chunk = chance.of(&["zz\r\nx\r\n", "-1\r\n", "ffffffffffffffffff\r\n", "5\r\nab", "\r\n\r\n"]);
-            format!("POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{chunk}").into_bytes()
+            let chunk =
+                chance.of(&["zz\r\nx\r\n", "-1\r\n", "ffffffffffffffffff\r\n", "5\r\nab", "\r\n\r\n"]);
+            format!(
+                "POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{chunk}"
+            )
+            .into_bytes()
         }
         // Two lengths: whoever believes the other one reads a second request.
-        6 => format!("{good}transfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n").into_bytes(),
+        6 => format!("{good}transfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n")
+            .into_bytes(),
         _ => format!("{good}\r\n{body}").into_bytes(),
     }
 }
@@ -86,7 +112,11 @@ fn ten_thousand_malformed_requests_are_refused_and_nothing_else_happens() {
         let _ = stream.read_to_end(&mut answer);
         let said = String::from_utf8_lossy(&answer);
         if !said.is_empty() {
-            assert!(said.starts_with("HTTP/1.1 4"), "{index}: {:?}\nwas answered {said}", String::from_utf8_lossy(&request));
+            assert!(
+                said.starts_with("HTTP/1.1 4"),
+                "{index}: {:?}\nwas answered {said}",
+                String::from_utf8_lossy(&request)
+            );
             refused += 1;
         }
         if index % 1_000 == 0 {
@@ -96,7 +126,9 @@ fn ten_thousand_malformed_requests_are_refused_and_nothing_else_happens() {
     // The others were closed without a word, because they ended too early to be requests.
     assert!(refused > 5_000, "{refused}");
     assert_eq!(upstream.seen().len(), 10, "nothing of it reached a replica");
-    wait_until("nothing is left", || facts(&gateway)["under_way"] == 0 && facts(&gateway)["connections"] == 0);
+    wait_until("nothing is left", || {
+        facts(&gateway)["under_way"] == 0 && facts(&gateway)["connections"] == 0
+    });
 }
 
 #[test]
@@ -121,7 +153,8 @@ fn two_lengths_are_one_request_at_most() {
 #[test]
 fn clients_that_dribble_are_cut_off_and_others_served() {
     let upstream = Upstream::start();
-    let gateway = gateway(&[&upstream], "[timeouts]\nhead = \"500ms\"\nbody = \"500ms\"\n[limits]\nconnections = 300");
+    let gateway =
+        gateway(&[&upstream], "[timeouts]\nhead = \"500ms\"\nbody = \"500ms\"\n[limits]\nconnections = 300");
     let mut slow: Vec<Client> = (0..200).map(|_| Client::connect(gateway.address())).collect();
     for (index, client) in slow.iter_mut().enumerate() {
         let begun: &[u8] = match index % 4 {
@@ -165,7 +198,9 @@ fn bodies_have_their_limits() {
     let long = format!("{{\"model\":\"m\",\"messages\":[],\"x\":\"{}\"}}", "y".repeat(20_000));
     assert_eq!(chat(address, "", &long).status, 413);
     let mut chunked = Client::connect(address);
-    chunked.raw(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").unwrap();
+    chunked
+        .raw(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+        .unwrap();
     let piece = format!("400\r\n{}\r\n", "x".repeat(0x400));
     while chunked.raw(piece.as_bytes()).is_ok() {}
     // The answer may be lost with what was sent behind it.

@@ -53,7 +53,9 @@ fn configured(urls: &[String], more: &str, each: &str) -> Config {
         text = format!("[health]\ninterval = \"20ms\"\ntimeout = \"30s\"\n{text}");
     }
     for (index, url) in urls.iter().enumerate() {
-        text += &format!("[[replica]]\nname = \"r{index}\"\nurl = \"{url}\"\nmodels = [\"m\", \"batch\"]\n{each}\n");
+        text += &format!(
+            "[[replica]]\nname = \"r{index}\"\nurl = \"{url}\"\nmodels = [\"m\", \"batch\"]\n{each}\n"
+        );
     }
     Config::parse(&text, "gateway.toml").unwrap_or_else(|error| panic!("{error}"))
 }

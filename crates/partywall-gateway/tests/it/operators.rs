@@ -54,7 +54,10 @@ fn replicas_come_drain_and_go() {
         ("{}", "missing field `name`"),
         ("{\"name\":\"a\",\"url\":\"x\",\"models\":[\"m\"]}", "begin with http"),
         ("{\"name\":\"a\",\"url\":\"http://a\",\"models\":[\"n\"]}", "there is no model `n`"),
-        ("{\"name\":\"a\",\"url\":\"http://a\",\"models\":[\"m\"],\"key-file\":\"/etc/passwd\"}", "only taken from"),
+        (
+            "{\"name\":\"a\",\"url\":\"http://a\",\"models\":[\"m\"],\"key-file\":\"/etc/passwd\"}",
+            "only taken from",
+        ),
     ] {
         let answer = change("POST", "/api/v1/replicas", body);
         assert!(answer.status == 400 && answer.text().contains(wrong), "{answer:?}");
@@ -103,9 +106,15 @@ fn metrics_say_what_happened() {
     wait_until("all have ended", || facts(&gateway)["under_way"] == 0);
     let complete = "partywall_gateway_requests_total{class=\"latency-sensitive\",end=\"complete\"}";
     assert_eq!(metric(&gateway, complete), 2.0);
-    assert_eq!(metric(&gateway, "partywall_gateway_requests_total{class=\"best-effort\",end=\"complete\"}"), 1.0);
+    assert_eq!(
+        metric(&gateway, "partywall_gateway_requests_total{class=\"best-effort\",end=\"complete\"}"),
+        1.0
+    );
     assert_eq!(metric(&gateway, "partywall_gateway_cached_tokens_total{class=\"latency-sensitive\"}"), 64.0);
-    assert_eq!(metric(&gateway, "partywall_gateway_told_prompt_tokens_total{class=\"latency-sensitive\"}"), 80.0);
+    assert_eq!(
+        metric(&gateway, "partywall_gateway_told_prompt_tokens_total{class=\"latency-sensitive\"}"),
+        80.0
+    );
     assert_eq!(metric(&gateway, "partywall_gateway_output_tokens_total{class=\"latency-sensitive\"}"), 6.0);
     let first = "partywall_gateway_time_to_first_token_seconds_count{class=\"latency-sensitive\"}";
     assert_eq!(metric(&gateway, first), 1.0, "only of streams is the first token known");
@@ -147,15 +156,54 @@ fn the_log_has_a_line_for_each_request() {
     let gateway = Gateway::start(config, Path::new("."), Some(Box::new(file))).unwrap();
     crate::all_available(&gateway);
     chat(gateway.address(), "stream 3", STREAM);
-    ask(gateway.address(), "POST", "/v1/chat/completions?key=secret", &[("authorization", "Bearer secret")], "{");
+    ask(
+        gateway.address(),
+        "POST",
+        "/v1/chat/completions?key=secret",
+        &[("authorization", "Bearer secret")],
+        "{",
+    );
     gateway.drain();
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(!text.contains("secret"));
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2, "{text}");
     let (good, bad) = (&lines[0], &lines[1]);
-    assert_eq!((&good["end"], &good["status"], &good["replica"]), (&"complete".into(), &200.into(), &"r0".into()));
+    assert_eq!(
+        (&good["end"], &good["status"], &good["replica"]),
+        (&"complete".into(), &200.into(), &"r0".into())
+    );
     assert_eq!((&good["cached_tokens"], &good["events"]), (&32.into(), &5.into()));
     assert!(good["decision"]["expected_ttft_ms"].is_number() && good["ttft_ms"].is_number());
     assert_eq!((&bad["end"], &bad["status"]), (&"bad_request".into(), &400.into()));
+}
+
+/// A node that says that its one tenant is held for half of the time.
+fn node() -> std::net::SocketAddr {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for (told, stream) in listener.incoming().flatten().enumerate() {
+            let mut lines = BufReader::new(&stream).lines();
+            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let (uptime, held) = (told * 1_000, told * 500);
+            let body = format!(
+                "{{\"generation\":\"00\",\"uptime_ns\":\"{uptime}ms\",\"tenants\":[{{\"name\":\"llama\",\"held_ns\":\"{held}ms\",\"squeezed_launches\":0,\"promise\":null}}]}}"
+            );
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            let _ = (&stream).write_all(answer.as_bytes());
+        }
+    });
+    address
+}
+
+#[test]
+fn a_replica_that_its_node_holds_back_is_known_to_be_slower() {
+    let upstream = Upstream::start();
+    let gpu = format!("gpu = {{ node = \"http://{}\", tenant = \"llama\" }}", node());
+    let gateway = crate::gateway_with(&[&upstream], "", &gpu);
+    wait_until("the node was asked twice", || replicas(&gateway)[0]["gpu_speed"] == 0.5);
+    assert_eq!(replicas(&gateway)[0]["gpu_squeezed"], true);
+    assert_eq!(metric(&gateway, "partywall_replica_gpu_speed_ratio{replica=\"r0\"}"), 0.5);
 }

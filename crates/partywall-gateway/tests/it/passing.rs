@@ -9,7 +9,14 @@ fn a_request_and_its_answer_go_through_as_they_are() {
     let upstream = Upstream::start();
     let gateway = gateway(&[&upstream], "");
     let body = format!(" {CHAT}\n");
-    let headers = [("x-test", "json"), ("authorization", "Bearer client"), ("connection", "x-private"), ("x-private", "1"), ("accept-encoding", "gzip"), ("x-request-id", "abc")];
+    let headers = [
+        ("x-test", "json"),
+        ("authorization", "Bearer client"),
+        ("connection", "x-private"),
+        ("x-private", "1"),
+        ("accept-encoding", "gzip"),
+        ("x-request-id", "abc"),
+    ];
     let answer = ask(gateway.address(), "POST", "/v1/chat/completions?a=b", &headers, &body);
     assert_eq!(answer.status, 200);
     assert_eq!(answer.json()["choices"][0]["message"]["content"], "hi");
@@ -72,9 +79,11 @@ fn a_client_that_leaves_is_left_at_the_replica_too() {
 fn other_apis_go_through_to_the_models_replicas() {
     let upstream = Upstream::start();
     let gateway = {
-        let mut config = crate::configured(&[upstream.url()], "[[proxy]]\nprefix = \"/vision/\"\nmodel = \"m\"", "");
+        let mut config =
+            crate::configured(&[upstream.url()], "[[proxy]]\nprefix = \"/vision/\"\nmodel = \"m\"", "");
         config.limits.answer = partywall_core::units::Bytes(1000);
-        let gateway = partywall_gateway::gateway::Gateway::start(config, std::path::Path::new("."), None).unwrap();
+        let gateway =
+            partywall_gateway::gateway::Gateway::start(config, std::path::Path::new("."), None).unwrap();
         crate::all_available(&gateway);
         gateway
     };
@@ -85,13 +94,18 @@ fn other_apis_go_through_to_the_models_replicas() {
         ("PUT", "/vision/a/b?c=d", "PUT /a/b?c=d HTTP/1.1"),
     ];
     for (method, path, line) in cases {
-        let answer = ask(address, method, path, &[("x-test", "echo"), ("accept-encoding", "gzip")], "\u{1}binary");
+        let answer =
+            ask(address, method, path, &[("x-test", "echo"), ("accept-encoding", "gzip")], "\u{1}binary");
         assert_eq!((answer.status, answer.text()), (200, "\u{1}binary".to_owned()));
         let seen = upstream.seen().pop().unwrap();
         assert_eq!(seen.line, line);
         assert_eq!(seen.headers["accept-encoding"], "gzip");
     }
-    for (path, code) in [("/v2/models/x/infer", "model_not_found"), ("/vision/../admin", "bad_request"), ("/x", "no_such_path")] {
+    for (path, code) in [
+        ("/v2/models/x/infer", "model_not_found"),
+        ("/vision/../admin", "bad_request"),
+        ("/x", "no_such_path"),
+    ] {
         assert_eq!(ask(address, "POST", path, &[], "").code(), code, "{path}");
     }
     // An answer that is longer than what is kept comes as it is.
@@ -105,13 +119,49 @@ fn models_are_listed_and_health_is_told() {
     let gateway = gateway(&[&upstream], "");
     let get = |path| ask(gateway.address(), "GET", path, &[], "");
     let list = get("/v1/models").json();
-    let names: Vec<_> = list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    let names: Vec<_> =
+        list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
     assert_eq!(names, ["batch", "m"]);
     assert_eq!(get("/v1/models/m").json()["id"], "m");
     assert_eq!(get("/v1/models/x").status, 404);
     assert_eq!(get("/health").status, 200);
     assert_eq!(get("/v2/health/ready").status, 200);
     assert!(upstream.seen().is_empty());
-    let wrong = ask(gateway.address(), "POST", "/v1/chat/completions", &[], "{\"model\":\"x\",\"messages\":[]}");
+    let wrong =
+        ask(gateway.address(), "POST", "/v1/chat/completions", &[], "{\"model\":\"x\",\"messages\":[]}");
     assert_eq!((wrong.status, wrong.code().as_str()), (404, "model_not_found"));
+}
+
+#[test]
+fn requests_that_begin_alike_are_known_to() {
+    let upstreams = [Upstream::start(), Upstream::start()];
+    let upstreams: Vec<&Upstream> = upstreams.iter().collect();
+    let gateway = gateway(&upstreams, "");
+    let message = |salt: &str, image: &str, last: &str| {
+        let begin = "You answer in the words of a lawyer of the last century. ".repeat(40);
+        format!(
+            "{{\"model\":\"m\",{salt}\"messages\":[{{\"role\":\"system\",\"content\":\"{begin}\"}},{{\"role\":\"user\",\"content\":[{{\"type\":\"text\",\"text\":\"Look.\"}}{image},\
+             {{\"type\":\"text\",\"text\":\"{last}\"}}]}}]}}"
+        )
+    };
+    let image = |data: &str| {
+        format!(",{{\"type\":\"image_url\",\"image_url\":{{\"url\":\"data:image/png;base64,{data}\"}}}}")
+    };
+    let cached = |body: &str| {
+        let answer = chat(gateway.address(), "", body);
+        let decision = answer.decision("cached");
+        let (cached, of) = decision.split_once('/').unwrap();
+        (cached.parse::<u32>().unwrap(), of.parse::<u32>().unwrap())
+    };
+    let long = "tell me all about it ".repeat(100);
+    let (first, of) = cached(&message("", "", &long));
+    assert!(first == 0 && of > 60, "{first} of {of}");
+    assert_eq!(cached(&message("", "", &long)), (of, of), "the same again");
+    let (begins_alike, _) = cached(&message("", "", "something else"));
+    assert!((30..of).contains(&begins_alike), "{begins_alike}");
+    assert_eq!(cached(&message("\"cache_salt\":\"other\",", "", &long)).0, 0, "another tenant's");
+    let (with_image, _) = cached(&message("", &image("AAAA"), &long));
+    assert!(with_image < of - 10, "what comes behind an image is another thing");
+    assert_eq!(cached(&message("", &image("AAAA"), &long)).0, of);
+    assert!(cached(&message("", &image("BBBB"), &long)).0 < of - 10);
 }

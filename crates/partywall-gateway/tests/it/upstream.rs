@@ -124,7 +124,10 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) -> std::io::Result<()> 
         let verb = words.next().unwrap_or_default();
         let count: usize = words.next().and_then(|word| word.parse().ok()).unwrap_or(3);
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nconnection: keep-alive\r\nx-engine: fake\r\n\r\n";
-        let json = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", JSON.len());
+        let json = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            JSON.len()
+        );
         match verb {
             // All of a stream.
             "stream" => {
@@ -205,7 +208,8 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) -> std::io::Result<()> 
                 stream.write_all(answer.as_bytes()).await?;
             }
             "large" => {
-                let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n");
+                let answer =
+                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
                 stream.write_all(answer.as_bytes()).await?;
                 for _ in 0..count {
                     chunk(&mut stream, &"x".repeat(1000)).await?;

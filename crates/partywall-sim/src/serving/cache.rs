@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 
 use partywall_routing::prefix::PrefixHash;
 
+#[cfg(test)]
+mod tests;
+
 /// No slot.
 const NONE: u32 = u32::MAX;
 

@@ -4,8 +4,10 @@
 //!
 //! Mixed classes: the load is latency-sensitive, and beside it come best-effort requests with long prompts that nothing else shares, as many
 //! as [`OFFERED`] times what the engines could still compute. That is measured: the prompt tokens that the default policy leaves to be computed
-//! of the latency-sensitive load alone, of what the engines compute in that time. The default policy knows the classes; the others are given
-//! all requests as latency-sensitive ones, which is what they know.
+//! of the latency-sensitive load alone, of what the engines compute in that time. The default policy is told the classes. All policies, the
+//! default one again, are also replayed class-blind: they are given all requests as latency-sensitive ones. What best-effort requests get is
+//! held against the class-blind policy that serves most of them, of those that serve the latency-sensitive ones too ([`SERVES`]): following
+//! the longest prefix sends all of these to one engine and has seven others for best effort.
 
 use partywall_core::tenant::Class;
 use partywall_core::units::Nanos;
@@ -31,6 +33,9 @@ pub const BEST_EFFORT_PROMPT: (f64, f64) = (8_192.0, 32_768.0);
 
 /// Tokens that a best-effort request generates.
 pub const BEST_EFFORT_OUTPUT: u32 = 256;
+
+/// A policy serves a class when no more than this fraction of its requests is without a first token when all ends.
+pub const SERVES: f64 = 0.5;
 
 /// How long after the last request a replay ends at the latest, with one class: longer than the worst policy takes.
 const DRAIN: Nanos = Nanos::from_secs(24 * 3600);
@@ -156,7 +161,9 @@ pub struct MixedSetting {
     pub policies: Vec<MixedRow>,
     /// The p99 of the time to the first token of latency-sensitive requests under the default policy, with best-effort ones over without.
     pub ls_p99_over_alone: Option<f64>,
-    /// Best-effort tokens that the default policy serves, over those of the policy that serves most of them.
+    /// The class-blind policy that serves most best-effort tokens, of those that serve the latency-sensitive requests.
+    pub most_best_effort: Option<&'static str>,
+    /// Best-effort tokens that the default policy serves when it knows the classes, over that one's.
     pub be_share: Option<f64>,
 }
 
@@ -255,7 +262,7 @@ impl Comparison {
 
     /// How many replays there are.
     pub fn replays(&self) -> usize {
-        let mixed = if self.mixed { self.cache_tokens.len() * (self.policies.len() + 1) } else { 0 };
+        let mixed = if self.mixed { self.cache_tokens.len() * (self.policies.len() + 2) } else { 0 };
         self.pairs().count() * self.policies.len() + mixed
     }
 
@@ -339,8 +346,11 @@ impl Comparison {
         both.extend(best_effort);
         // Stable, so that requests of the same time stay in their order.
         both.sort_by_key(|request| request.at);
-        let rows = in_order(&self.policies, threads, |policy| {
-            let knows_classes = *policy == default;
+        let runs: Vec<(&'static str, bool)> = [(default, true)]
+            .into_iter()
+            .chain(self.policies.iter().map(|policy| (*policy, false)))
+            .collect();
+        let rows = in_order(&runs, threads, |&(policy, knows_classes)| {
             let fates = replay(&both, &self.fleet(cache_tokens, !knows_classes), named(policy)?, until)?;
             done();
             Ok(MixedRow {
@@ -353,14 +363,21 @@ impl Comparison {
         let rows = rows.into_iter().collect::<Result<Vec<MixedRow>, ComparisonError>>()?;
         let ours = rows.iter().find(|row| row.knows_classes);
         let served = |row: &MixedRow| row.best_effort.tokens_per_s;
-        let most = rows.iter().filter(|row| !row.knows_classes).map(served).fold(0.0, f64::max);
+        let serves = |row: &&MixedRow| {
+            let ls = &row.latency_sensitive;
+            !row.knows_classes && ls.unserved as f64 <= SERVES * ls.requests as f64
+        };
+        let most = rows.iter().filter(serves).max_by(|a, b| served(a).total_cmp(&served(b)));
         let p99 = ours.and_then(|row| row.latency_sensitive.ttft_p99_s);
         Ok(MixedSetting {
             name: format!("mixed-{}", cache_name(cache_tokens)),
             cache_tokens,
             offered_tokens_per_s: offered as f64 / span.as_secs(),
             ls_p99_over_alone: p99.zip(alone.ttft_p99_s).map(|(with, without)| with / without),
-            be_share: ours.filter(|_| most > 0.0).map(|row| served(row) / most),
+            most_best_effort: most.map(|row| row.policy),
+            be_share: ours
+                .zip(most.map(served).filter(|most| *most > 0.0))
+                .map(|(row, most)| served(row) / most),
             alone,
             policies: rows,
         })

@@ -198,3 +198,58 @@ fn draw(chance: &mut Chance, table: &[f64; 14]) -> f64 {
     let (low, high) = (libm::log(table[above - 1]), libm::log(table[above]));
     libm::exp(low + (high - low) * part)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const LS: Class = Class::LatencySensitive;
+
+    /// The fraction of prompt tokens that a cache without bounds has, and mean and median of a quantity.
+    fn found(load: &[LoadRequest]) -> f64 {
+        let (mut held, mut found, mut all) = (BTreeSet::new(), 0, 0);
+        for request in load {
+            let known = request.prefixes.iter().take_while(|prefix| held.contains(*prefix)).count();
+            found += known as u64 * u64::from(MOONCAKE_BLOCK_TOKENS);
+            all += request.input_tokens;
+            held.extend(request.prefixes.iter().copied());
+        }
+        found as f64 / all as f64
+    }
+
+    fn mean_and_median(mut values: Vec<u64>) -> (f64, u64) {
+        values.sort_unstable();
+        (values.iter().sum::<u64>() as f64 / values.len() as f64, values[values.len() / 2])
+    }
+
+    #[test]
+    fn the_statistics_are_those_of_the_trace() {
+        let close = |found: f64, trace: f64| (found / trace - 1.0).abs() < 0.15;
+        for seed in [1, 2, 3] {
+            let load = generate(Nanos::from_secs(3_540), seed, LS);
+            let rate = load.len() as f64 / 3_540.0;
+            assert!(close(rate, 3.40), "{rate} requests a second");
+            let (mean, median) = mean_and_median(load.iter().map(|request| request.input_tokens).collect());
+            assert!(close(mean, 12_035.0) && close(median as f64, 6_909.0), "{mean} {median} tokens in");
+            let (mean, median) =
+                mean_and_median(load.iter().map(|request| u64::from(request.output_tokens)).collect());
+            assert!(close(mean, 343.0) && close(median as f64, 350.0), "{mean} {median} tokens out");
+            let found = found(&load);
+            assert!(close(found, 0.373), "{found} of the tokens are found");
+        }
+    }
+
+    #[test]
+    fn requests_are_in_order_and_have_whole_blocks_behind_a_common_one() {
+        let load = generate(Nanos::from_secs(300), 7, LS);
+        assert!(load.is_sorted_by_key(|request| request.at));
+        for request in &load {
+            assert_eq!(request.prefixes.len() as u64, request.input_tokens / 512);
+            assert_eq!(request.prefixes.first(), load[0].prefixes.first());
+        }
+        assert_eq!(load, generate(Nanos::from_secs(300), 7, LS));
+        assert_ne!(load, generate(Nanos::from_secs(300), 8, LS));
+    }
+}

@@ -13,6 +13,9 @@ use super::engine::{Engine, EngineSettings, Happened, Submission};
 use super::view::HeldBlocks;
 use crate::trace::PromptRequest;
 
+#[cfg(test)]
+mod tests;
+
 /// A request of a load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadRequest {

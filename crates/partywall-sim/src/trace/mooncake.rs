@@ -121,4 +121,43 @@ mod tests {
             "t:2: the time goes back by 2ms against the row",
         );
     }
+
+    fn prompts(text: &str) -> Result<Vec<PromptRequest>, String> {
+        read_prompts("t", &mut text.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn equal_numbers_are_equal_beginnings_and_only_whole_blocks_count() {
+        let found = prompts(
+            r#"{"timestamp": 7, "input_length": 1100, "output_length": 70, "hash_ids": [0, 1, 2]}
+{"timestamp": 9, "input_length": 1024, "output_length": 1, "hash_ids": [0, 3]}
+{"timestamp": 9, "input_length": 20, "output_length": 1, "hash_ids": [8]}
+"#,
+        )
+        .unwrap();
+        let lengths: Vec<_> = found.iter().map(|request| (request.at.0, request.prefixes.len())).collect();
+        assert_eq!(lengths, [(0, 2), (2_000_000, 2), (2_000_000, 0)]);
+        assert_eq!(found[0].prefixes[0], found[1].prefixes[0]);
+        assert_ne!(found[0].prefixes[1], found[1].prefixes[1]);
+    }
+
+    #[test]
+    fn a_prompt_without_its_blocks_is_refused() {
+        let check = |text: &str, expected: &str| {
+            let message = prompts(text).unwrap_err();
+            assert!(message.starts_with(expected), "{message}");
+        };
+        check(
+            r#"{"timestamp": 9, "input_length": 1, "output_length": 1}"#,
+            "t:1:55: missing field `hash_ids`",
+        );
+        check(
+            r#"{"timestamp": 9, "input_length": 1025, "output_length": 1, "hash_ids": [1, 2]}"#,
+            "t:1: 1025 tokens with 2 numbers in hash_ids; expected 3",
+        );
+        check(
+            r#"{"timestamp": 9, "input_length": 1, "output_length": 1, "hash_ids": [-1]}"#,
+            "t:1:71: invalid value: integer `-1`, expected u64",
+        );
+    }
 }
