@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use partywall_engine_sim::tokens::{Domain, Words, fingerprint, of_text};
+use partywall_engine_sim::tokens::{Domain, Words, fingerprint, of_chat, of_text};
 use serde_json::{Value, json};
 
 use crate::Scratch;
@@ -87,20 +87,21 @@ impl Site {
     /// Sends a completion of so many tokens and waits for the answer.
     #[track_caller]
     fn complete(&self, prompt: &str, tokens: u32) -> Completed {
-        let body = json!({"model": "m", "prompt": prompt, "max_tokens": tokens});
-        let answer = ask(
-            &self.clients,
-            "POST /v1/completions",
-            &[("content-type", "application/json")],
-            &body.to_string(),
-        );
-        let answer = answer.unwrap();
+        self.ask(Form::Completion, prompt, tokens)
+    }
+
+    /// The same in another form.
+    #[track_caller]
+    fn ask(&self, form: Form, prompt: &str, tokens: u32) -> Completed {
+        let (path, body) = form.request(prompt, tokens);
+        let headers = [("content-type", "application/json")];
+        let answer = ask(&self.clients, &format!("POST {path}"), &headers, &body.to_string()).unwrap();
         if answer.status != 200 {
             panic!("{}", answer.json());
         }
         let decision = Decision::read(answer.header("x-partywall-decision").unwrap());
         let answer = answer.json();
-        assert_eq!(answer["choices"][0]["text"], said(prompt, tokens));
+        assert_eq!(form.text(&answer), form.said(prompt, tokens));
         let cached_tokens = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
         Completed { decision, cached_tokens }
     }
@@ -120,16 +121,16 @@ impl Site {
     /// Waits until the gateway has learned from events what a replica holds: a prompt that only that replica has seen, and not through the
     /// gateway, goes there and is found. `groups` counts the groups of prompts that were used for it.
     #[track_caller]
-    fn learns(&self, replica: usize, groups: &mut usize) -> Completed {
+    fn learns(&self, form: Form, replica: usize, groups: &mut usize) -> Completed {
         let known = || metric(&self.operators, "partywall_gateway_known_blocks");
         let end = Instant::now() + LIMIT;
         loop {
             *groups += 1;
             let before = known();
-            let body = json!({"model": "m", "prompt": prompt(*groups, 0), "max_tokens": 3});
-            assert_eq!(post(self.engines.http(replica), "/v1/completions", &body).0, 200);
+            let (path, body) = form.request(&prompt(*groups, 0), 3);
+            assert_eq!(post(self.engines.http(replica), path, &body).0, 200);
             until(|| known() != before, || format!("the gateway hears of replica {replica}"));
-            let completed = self.complete(&prompt(*groups, 1), 3);
+            let completed = self.ask(form, &prompt(*groups, 1), 3);
             let Completed { decision, cached_tokens } = &completed;
             if decision.replica == replica
                 && *cached_tokens >= 192
@@ -180,9 +181,50 @@ impl Decision {
     }
 }
 
-/// What an engine says to a prompt, from its words: numbered, and its own for every prompt.
+/// How something is asked.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Completion,
+    Chat,
+}
+
+impl Form {
+    fn request(self, prompt: &str, tokens: u32) -> (&'static str, Value) {
+        match self {
+            Self::Completion => {
+                ("/v1/completions", json!({"model": "m", "prompt": prompt, "max_tokens": tokens}))
+            }
+            Self::Chat => {
+                let messages =
+                    json!([{"role": "system", "content": SYSTEM}, {"role": "user", "content": prompt}]);
+                ("/v1/chat/completions", json!({"model": "m", "messages": messages, "max_tokens": tokens}))
+            }
+        }
+    }
+
+    fn text(self, answer: &Value) -> &str {
+        let place = match self {
+            Self::Completion => "/choices/0/text",
+            Self::Chat => "/choices/0/message/content",
+        };
+        answer.pointer(place).unwrap().as_str().unwrap()
+    }
+
+    /// What an engine says to it: numbered words, its own for every prompt.
+    fn said(self, prompt: &str, tokens: u32) -> String {
+        let asked = match self {
+            Self::Completion => of_text(prompt),
+            Self::Chat => of_chat([("system", SYSTEM), ("user", prompt)].into_iter()),
+        };
+        Words::new(fingerprint(1, &Domain::default(), &asked)).take(tokens)
+    }
+}
+
+/// What all chats begin with.
+const SYSTEM: &str = "Be brief.";
+
 fn said(prompt: &str, tokens: u32) -> String {
-    Words::new(fingerprint(1, &Domain::default(), &of_text(prompt))).take(tokens)
+    Form::Completion.said(prompt, tokens)
 }
 
 /// The text in the events of a stream, and what its last event is.
@@ -215,7 +257,7 @@ fn requests_go_where_their_beginning_is_and_the_header_says_what_was_found() {
     let site = Site::start("cache", 3, &["--time-scale", "1000"], "");
     let (mut groups, mut asked) = (0, 0);
     for replica in [0, 1, 2, 1, 0] {
-        site.learns(replica, &mut groups);
+        site.learns(Form::Completion, replica, &mut groups);
         for number in 2..6 {
             let Completed { decision, cached_tokens } = site.complete(&prompt(groups, number), 5);
             assert_eq!(decision, Decision { replica, cached: cached_tokens / BLOCK }, "number {number}");
@@ -225,6 +267,17 @@ fn requests_go_where_their_beginning_is_and_the_header_says_what_was_found() {
     }
     // Those, and two for each time that something was to be learned.
     assert_eq!(site.engines(FINISHED), f64::from(asked) + 2.0 * groups as f64);
+}
+
+/// The gateway counts a chat's tokens as the engine does, by the tokenizer and the template that the engine wrote.
+#[test]
+fn chats_are_found_by_what_the_engine_tells_of_their_tokens() {
+    let site = Site::start("chats", 2, &["--time-scale", "1000"], "");
+    let mut groups = 0;
+    for replica in [1, 0, 1] {
+        let Completed { cached_tokens, .. } = site.learns(Form::Chat, replica, &mut groups);
+        assert!(cached_tokens > 192, "with what all chats begin with: {cached_tokens}");
+    }
 }
 
 #[test]
@@ -316,7 +369,7 @@ fn wrong_events_are_survived_and_made_good() {
         // Groups that nobody has seen, because what was sent a moment ago is expected to be there, whatever events say.
         let mut groups = 100;
         for replica in [0, 1, 0, 1] {
-            site.learns(replica, &mut groups);
+            site.learns(Form::Completion, replica, &mut groups);
         }
     }
 }
