@@ -1,1 +1,3 @@
 //! HTTP in front of replicas.
+
+pub mod kv_events;
