@@ -26,6 +26,7 @@ use tokio::time::{sleep, timeout};
 use crate::answer::{Problem, json, typed};
 use crate::config;
 use crate::error::Error;
+use crate::events;
 use crate::fleet::ReplicaView;
 use crate::keys::Secret;
 use crate::metrics;
@@ -72,6 +73,8 @@ struct ReplicaFacts<'a> {
     sent: u64,
     failed: u64,
     prefill_tokens: u64,
+    /// How its feeds of KV events are, by rank.
+    kv_events: Vec<&'static str>,
 }
 
 struct Admin {
@@ -205,11 +208,18 @@ impl Admin {
             [Class::LatencySensitive, Class::BestEffort].map(|class| (class, shared.fleet.held(class)));
         let mut counts = shared.counts.snapshot();
         counts.body_bytes = shared.bodies.used();
+        let replicas = shared.fleet.views();
+        let feeds = replicas.iter().flat_map(|view| {
+            let feeds = self.registry.feeds.views(view.replica.id);
+            feeds.into_iter().map(|(rank, feed)| (view.replica.name().to_owned(), rank, feed))
+        });
+        let feeds = feeds.collect();
         metrics::View {
             version: env!("CARGO_PKG_VERSION"),
             policy: shared.policy,
             counts,
-            replicas: shared.fleet.views(),
+            replicas,
+            feeds,
             held,
             log_dropped: shared.log.as_ref().map_or(0, |log| log.dropped()),
             known_blocks: shared.fleet.knowledge.blocks(),
@@ -234,27 +244,29 @@ impl Admin {
 
     fn replicas(&self) -> Response<Body> {
         let views = self.shared.fleet.views();
-        let facts: Vec<ReplicaFacts<'_>> = views.iter().map(facts).collect();
+        let facts: Vec<ReplicaFacts<'_>> = views.iter().map(|view| self.replica_facts(view)).collect();
         json(StatusCode::OK, serde_json::to_vec(&facts).unwrap_or_default().into())
     }
-}
 
-fn facts(view: &ReplicaView) -> ReplicaFacts<'_> {
-    let config = &view.replica.config;
-    ReplicaFacts {
-        name: &config.name,
-        url: &config.url,
-        models: &config.models,
-        up: view.up,
-        available: view.available,
-        draining: view.draining,
-        breaker: view.breaker.name(),
-        gpu_speed: view.gpu.speed,
-        gpu_squeezed: view.gpu.squeezed,
-        gpu_paused: view.gpu.paused,
-        under_way: view.under_way,
-        sent: view.sent,
-        failed: view.failed,
-        prefill_tokens: view.load.prefill_tokens(),
+    fn replica_facts<'v>(&self, view: &'v ReplicaView) -> ReplicaFacts<'v> {
+        let config = &view.replica.config;
+        let feeds = self.registry.feeds.views(view.replica.id);
+        ReplicaFacts {
+            name: &config.name,
+            url: &config.url,
+            models: &config.models,
+            up: view.up,
+            available: view.available,
+            draining: view.draining,
+            breaker: view.breaker.name(),
+            gpu_speed: view.gpu.speed,
+            gpu_squeezed: view.gpu.squeezed,
+            gpu_paused: view.gpu.paused,
+            under_way: view.under_way,
+            sent: view.sent,
+            failed: view.failed,
+            prefill_tokens: view.load.prefill_tokens(),
+            kv_events: feeds.into_iter().map(|(_, feed)| events::name(feed.health)).collect(),
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use partywall_core::tenant::Class;
 use partywall_routing::breaker::State as BreakerState;
+use partywall_routing::feed::Health;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -12,6 +13,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::counts::{BUCKETS, ClassCounts, Snapshot, Times};
+use crate::events::{self, FeedView};
 use crate::fleet::ReplicaView;
 
 /// What OpenMetrics is called.
@@ -27,6 +29,8 @@ pub(crate) struct View {
     pub held: [(Class, usize); 2],
     pub log_dropped: u64,
     pub known_blocks: u64,
+    /// By the replica's name and the rank.
+    pub feeds: Vec<(String, u32, FeedView)>,
 }
 
 /// How a metric behaves.
@@ -58,6 +62,7 @@ type Sample = (Vec<String>, Value);
 
 const CLASS: &[&str] = &["class"];
 const REPLICA: &[&str] = &["replica"];
+const RANK: &[&str] = &["replica", "rank"];
 
 const METRICS: &[Metric] = &[
     Metric {
@@ -284,6 +289,70 @@ const METRICS: &[Metric] = &[
         samples: |view| each_replica(view, |replica| replica.load.prefill_tokens() as f64),
     },
     Metric {
+        name: "partywall_replica_kv_events",
+        kind: Kind::Gauge,
+        labels: &["replica", "rank", "state"],
+        help: "1 for the state of a rank's feed of KV events: waiting (nothing has come yet), missing (nothing comes), exact, degraded (some was lost)",
+        samples: |view| {
+            let states = |(name, rank, feed): &(String, u32, FeedView)| {
+                [Health::Waiting, Health::Missing, Health::Exact, Health::Degraded].map(|state| {
+                    let labels = vec![name.clone(), rank.to_string(), events::name(state).to_owned()];
+                    (labels, Value::Number(truth(state == feed.health)))
+                })
+            };
+            view.feeds.iter().flat_map(states).collect()
+        },
+    },
+    Metric {
+        name: "partywall_replica_kv_batches",
+        kind: Kind::Counter,
+        labels: RANK,
+        help: "Batches of KV events that were applied",
+        samples: |view| each_feed(view, |feed| feed.counts.applied),
+    },
+    Metric {
+        name: "partywall_replica_kv_batches_lost",
+        kind: Kind::Counter,
+        labels: RANK,
+        help: "Batches that never came",
+        samples: |view| each_feed(view, |feed| feed.counts.lost),
+    },
+    Metric {
+        name: "partywall_replica_kv_gaps",
+        kind: Kind::Counter,
+        labels: RANK,
+        help: "Times that a batch was missing, replayed or not",
+        samples: |view| each_feed(view, |feed| feed.counts.gaps),
+    },
+    Metric {
+        name: "partywall_replica_kv_restarts",
+        kind: Kind::Counter,
+        labels: RANK,
+        help: "Times that the engine was started again, as its numbers tell",
+        samples: |view| each_feed(view, |feed| feed.counts.restarts),
+    },
+    Metric {
+        name: "partywall_replica_kv_events_ignored",
+        kind: Kind::Counter,
+        labels: RANK,
+        help: "Events about other layers than main attention, or other caches than the engine's own",
+        samples: |view| each_feed(view, |feed| feed.applied.ignored),
+    },
+    Metric {
+        name: "partywall_replica_kv_events_other_block_size",
+        kind: Kind::Counter,
+        labels: RANK,
+        help: "Events about blocks of another size than block-tokens says; above zero, it is wrong",
+        samples: |view| each_feed(view, |feed| feed.applied.other_block_size),
+    },
+    Metric {
+        name: "partywall_replica_kv_events_unread",
+        kind: Kind::Counter,
+        labels: RANK,
+        help: "Events that could not be understood",
+        samples: |view| each_feed(view, |feed| feed.problems),
+    },
+    Metric {
         name: "partywall_replica_gpu_speed_ratio",
         kind: Kind::Gauge,
         labels: REPLICA,
@@ -371,6 +440,13 @@ fn each_replica(view: &View, value: fn(&ReplicaView) -> f64) -> Vec<Sample> {
     let sample =
         |replica: &ReplicaView| (vec![replica.replica.name().to_owned()], Value::Number(value(replica)));
     view.replicas.iter().map(sample).collect()
+}
+
+fn each_feed(view: &View, value: fn(&FeedView) -> u64) -> Vec<Sample> {
+    let sample = |(name, rank, feed): &(String, u32, FeedView)| {
+        (vec![name.clone(), rank.to_string()], Value::Number(value(feed) as f64))
+    };
+    view.feeds.iter().map(sample).collect()
 }
 
 struct Shown(View);

@@ -9,6 +9,7 @@ use tokio::task::AbortHandle;
 
 use crate::config::{self, replica_problem};
 use crate::error::Error;
+use crate::events::Feeds;
 use crate::probe;
 use crate::replica::{Link, Replica, capacity};
 use crate::worker::Shared;
@@ -17,12 +18,14 @@ use crate::worker::Shared;
 pub(crate) struct Registry {
     shared: Arc<Shared>,
     folder: PathBuf,
+    pub(crate) feeds: Arc<Feeds>,
     tasks: Mutex<BTreeMap<String, Vec<AbortHandle>>>,
 }
 
 impl Registry {
     pub(crate) fn new(shared: Arc<Shared>, folder: &Path) -> Self {
-        Self { shared, folder: folder.to_owned(), tasks: Mutex::default() }
+        let feeds = Arc::new(Feeds::new(Arc::clone(&shared.fleet.knowledge)));
+        Self { shared, folder: folder.to_owned(), feeds, tasks: Mutex::default() }
     }
 
     /// Takes a replica, and starts to look after it. In a runtime.
@@ -64,6 +67,18 @@ impl Registry {
             let task = probe::gpu(Arc::clone(&self.shared.fleet), Arc::clone(&replica));
             tasks.push(tokio::spawn(task).abort_handle());
         }
+        if let Some(events) = &replica.config.kv_events {
+            let place = places.first().copied().unwrap_or_default();
+            let model = &all.models[all.base(place)];
+            match self.feeds.follow(replica.id, events, &model.name, model.block_tokens) {
+                Ok(followers) => tasks.extend(followers),
+                Err(error) => {
+                    tasks.iter().for_each(AbortHandle::abort);
+                    let _ = self.shared.fleet.remove(&name);
+                    return Err(Error::Replica { name, problem: error.to_string() });
+                }
+            }
+        }
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).insert(name, tasks);
         Ok(())
     }
@@ -74,6 +89,9 @@ impl Registry {
         for task in tasks.into_iter().flatten() {
             task.abort();
         }
-        self.shared.fleet.remove(name).map(drop)
+        let replica = self.shared.fleet.remove(name)?;
+        self.feeds.forget(replica.id);
+        self.shared.fleet.knowledge.forget(replica.id);
+        Ok(())
     }
 }

@@ -26,8 +26,8 @@
 //! - *Twice.* A batch that was heard before is dropped. It is recognised by number and mark, and so is one that comes live after a replay
 //!   brought it. A live number that goes back is neither, and then a restart is the safe guess: the index knows less for a while, never
 //!   something wrong.
-//! - *Silent.* An engine of which nothing ever came for [`Limits::silence`] after the subscription has probably no publisher: that has to
-//!   be seen, because everything else looks as if its cache were empty.
+//! - *Silent.* An engine of which nothing has come within [`Limits::silence`] has probably no publisher: that has to be seen,
+//!   because everything else looks as if its cache were empty.
 //!
 //! While a replay is under way it is not asked for again; when it takes longer than [`Limits::patience`] it counts as failed.
 //!
@@ -187,7 +187,8 @@ pub struct Feed {
     last_live: Option<u64>,
     /// The latest mark.
     newest: u64,
-    subscribed: Option<Nanos>,
+    /// When it was told of something first.
+    since: Option<Nanos>,
     degraded: bool,
     /// Whether anything was applied since the last clear.
     knows: bool,
@@ -207,7 +208,7 @@ impl Feed {
             heard: VecDeque::new(),
             last_live: None,
             newest: 0,
-            subscribed: None,
+            since: None,
             degraded: false,
             knows: false,
             counts: Counts::default(),
@@ -216,10 +217,10 @@ impl Feed {
 
     /// What to do after an event.
     pub fn step(&mut self, now: Nanos, event: Event) -> Vec<Action> {
+        self.since.get_or_insert(now);
         let mut actions = Vec::new();
         match event {
             Event::Subscribed => {
-                self.subscribed.get_or_insert(now);
                 if self.replaying.is_none() && self.replays {
                     self.ask(now, None, &mut actions);
                 }
@@ -247,7 +248,7 @@ impl Feed {
         if !self.heard.is_empty() {
             return if self.degraded { Health::Degraded } else { Health::Exact };
         }
-        let silent = self.subscribed.is_some_and(|since| now.saturating_sub(since) > self.limits.silence);
+        let silent = self.since.is_some_and(|since| now.saturating_sub(since) > self.limits.silence);
         if silent { Health::Missing } else { Health::Waiting }
     }
 

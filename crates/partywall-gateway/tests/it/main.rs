@@ -7,6 +7,7 @@
     reason = "tests wait for things to happen, and may panic"
 )]
 
+mod caches;
 mod classes;
 mod client;
 mod crowds;

@@ -122,7 +122,8 @@ fn metrics_say_what_happened() {
     assert_eq!(metric(&gateway, "partywall_replica_breaker{replica=\"r0\",state=\"closed\"}"), 1.0);
     let text = metrics(&gateway);
     for line in partywall_gateway::metrics::reference().lines().filter(|line| line.starts_with("| `")) {
-        let name = line.split('`').nth(1).unwrap();
+        // Where there is nothing to count yet, only what the metric is.
+        let name = line.split('`').nth(1).unwrap().trim_end_matches("_total");
         assert!(text.contains(name), "{name} is documented and not told");
     }
 }
