@@ -322,6 +322,56 @@ fn a_replica_that_dies_ends_its_streams_with_an_error_and_the_others_go_on() {
     }
 }
 
+/// Whatever replicas do, every request ends once: whole, or with an error that says so, and the engines have counted the same.
+#[test]
+fn every_request_ends_once_and_the_counts_agree() {
+    let site = Site::start("counts", 3, &["--time-scale", "200"], "");
+    site.fault(0, "cut:9:0.3");
+    site.fault(1, "error:0.3:503");
+    site.fault(1, "slow:3");
+    let tokens = 30;
+    let one = |number: usize| {
+        let asked = prompt(number % 10, number);
+        if number.is_multiple_of(2) {
+            let mut stream = site.stream(&asked, tokens);
+            let (words, last) = heard(&stream.text().0);
+            assert_eq!(stream.status, 200, "{last}");
+            assert!(said(&asked, tokens).starts_with(&words), "{words:?}");
+            let whole = last == "[DONE]";
+            let error: Value = serde_json::from_str(&last).unwrap_or_default();
+            assert!(if whole { words.len() == 30 } else { error["error"].is_object() }, "{words:?} {last:?}");
+            whole
+        } else {
+            let (path, body) = Form::Completion.request(&asked, tokens);
+            let (status, answer) = post(&site.clients, path, &body);
+            let whole = status == 200;
+            assert!(
+                if whole {
+                    answer["choices"][0]["text"] == said(&asked, tokens)
+                } else {
+                    answer["error"].is_object()
+                },
+                "{status}: {answer}"
+            );
+            whole
+        }
+    };
+    let (threads, each) = (8, 20);
+    let whole: usize = std::thread::scope(|scope| {
+        let one = &one;
+        let start = |thread: usize| {
+            scope.spawn(move || (0..each).filter(|number| one(thread * each + number)).count())
+        };
+        let started: Vec<_> = (0..threads).map(start).collect();
+        started.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    let all = threads * each;
+    let aborted = FINISHED.replace("stop", "abort");
+    assert_eq!(site.engines(FINISHED), whole as f64);
+    assert_eq!(site.engines(&aborted), (all - whole) as f64, "each that was not whole was cut by its engine");
+    assert!(whole > all / 2 && whole < all, "{whole} of {all} were whole");
+}
+
 #[test]
 fn a_client_that_leaves_is_forgotten_by_the_engine() {
     let site = Site::start("leaves", 1, &["--time-scale", "20"], "");
