@@ -13,8 +13,8 @@ use partywall_measure::plan::measurable;
 use crate::error::Failure;
 use crate::output;
 
-pub mod routing;
 pub mod gateway;
+pub mod routing;
 pub mod tenants;
 
 use gateway::GatewayArguments;

@@ -43,13 +43,20 @@ pub(crate) fn run(arguments: &GatewayArguments) -> Result<(), Failure> {
     let gateway = Gateway::start(config, &folder, access).map_err(failure)?;
     let scheme = if tls { "https" } else { "http" };
     let port = gateway.address().port();
-    say(&format!("clients: {scheme}://{}:{port}; operators: http://{}", address.ip(), gateway.admin_address()));
+    say(&format!(
+        "clients: {scheme}://{}:{port}; operators: http://{}",
+        address.ip(),
+        gateway.admin_address()
+    ));
     wait(&mut stops, None)?;
     say("stopping when all that is under way has ended; once more to stop at once");
     let draining = std::thread::spawn(move || gateway.drain());
     while !draining.is_finished() {
         if wait(&mut stops, Some(&LOOK_EVERY))? {
-            return Err(Failure::Exit { code: 130, message: Some("stopped before all had ended".to_owned()) });
+            return Err(Failure::Exit {
+                code: 130,
+                message: Some("stopped before all had ended".to_owned()),
+            });
         }
     }
     Ok(())
@@ -63,7 +70,9 @@ fn wait(stops: &mut [Arrivals], limit: Option<&Timespec>) -> Result<bool, Failur
         Err(error) => return Err(Failure::internal(error)),
     }
     drop(polled);
-    Ok(stops.iter_mut().fold(false, |came, stop| stop.take() || came))
+    // All of them, so that none is seen a second time.
+    let came = stops.iter_mut().map(Arrivals::take).filter(|came| *came).count();
+    Ok(came > 0)
 }
 
 fn open(folder: &Path, path: &Path) -> Result<Box<dyn Write + Send>, Failure> {

@@ -7,6 +7,7 @@
 
 mod bench;
 mod copies;
+mod gateway;
 mod launches;
 mod measure;
 mod promises;
