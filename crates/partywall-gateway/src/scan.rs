@@ -123,8 +123,19 @@ impl Key {
 impl UsageScan {
     /// Reads a piece.
     pub(crate) fn feed(&mut self, piece: &[u8]) {
-        for byte in piece {
+        let mut rest = piece;
+        while let [byte, after @ ..] = rest {
             self.at = self.next(*byte);
+            rest = after;
+            // Most of an answer is text that is no key, and what stands between texts: nothing happens there before the next quote.
+            let quiet = match self.at {
+                Place::Outside => rest.iter().position(|byte| *byte == b'"'),
+                Place::Text { key, escaped: false } if key.length > KEY_BYTES => {
+                    rest.iter().position(|byte| matches!(byte, b'"' | b'\\'))
+                }
+                _ => continue,
+            };
+            rest = rest.get(quiet.unwrap_or(rest.len())..).unwrap_or_default();
         }
     }
 

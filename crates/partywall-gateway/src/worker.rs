@@ -109,8 +109,10 @@ impl Worker {
         let shared = &self.shared;
         let record = Record::new(shared.fleet.name().0, Arc::clone(&shared.counts), shared.log.clone());
         let mut case = Case { worker: &self, record: Some(record) };
-        let result = case.run(request).await;
-        let Err(problem) = result else { return Ok(result.unwrap_or_else(|problem| problem.response())) };
+        let problem = match case.run(request).await {
+            Ok(response) => return Ok(response),
+            Err(problem) => problem,
+        };
         let mut response = problem.response();
         if let Some(mut record) = case.record.take() {
             record.status = Some(problem.status);

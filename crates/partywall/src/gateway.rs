@@ -70,7 +70,9 @@ fn wait(stops: &mut [Arrivals], limit: Option<&Timespec>) -> Result<bool, Failur
         Err(error) => return Err(Failure::internal(error)),
     }
     drop(polled);
-    Ok(stops.iter_mut().fold(false, |came, stop| stop.take() || came))
+    // All of them, so that none is seen a second time.
+    let came = stops.iter_mut().map(Arrivals::take).filter(|came| *came).count();
+    Ok(came > 0)
 }
 
 fn open(folder: &Path, path: &Path) -> Result<Box<dyn Write + Send>, Failure> {

@@ -10,6 +10,7 @@ mod bench;
 mod copies;
 mod engine_sim;
 mod gateway;
+mod gateway_and_engines;
 mod http;
 mod launches;
 mod measure;
