@@ -27,6 +27,8 @@ fn outputs(root: &Path) -> Result<Vec<(PathBuf, String)>> {
         ("docs/scenarios.md".into(), partywall_sim::scenario::reference()),
         ("docs/cli.md".into(), partywall::cli::reference()),
         ("docs/metrics.md".into(), partywall_node::metrics::reference()),
+        ("docs/gateway-metrics.md".into(), partywall_gateway::metrics::reference()),
+        ("docs/gateway.schema.json".into(), partywall_gateway::config::Config::schema()),
         ("docs/coverage.md".into(), partywall_shim_api::coverage::markdown()),
         ("docs/partywall.schema.json".into(), Config::schema()),
         (profiles::LIST.into(), profiles::list(root)?),

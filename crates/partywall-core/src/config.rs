@@ -186,6 +186,16 @@ impl ConfigError {
     }
 }
 
+impl ConfigError {
+    /// Of what a check found; nothing where it found nothing.
+    ///
+    /// # Errors
+    /// All of `diagnostics`, in the order of the file.
+    pub fn of(diagnostics: Vec<Diagnostic>) -> Result<(), Self> {
+        if diagnostics.is_empty() { Ok(()) } else { Err(Self { diagnostics }) }
+    }
+}
+
 impl From<Diagnostic> for ConfigError {
     fn from(diagnostic: Diagnostic) -> Self {
         Self { diagnostics: vec![diagnostic] }
@@ -216,18 +226,23 @@ impl Config {
         }
         let config: Self =
             toml::from_str(text).map_err(|error| Diagnostic::from_toml(text, file, &error, example))?;
-        let diagnostics = check::check(&config, text, file);
-        if diagnostics.is_empty() { Ok(config) } else { Err(ConfigError { diagnostics }) }
+        ConfigError::of(check::check(&config, text, file))?;
+        Ok(config)
     }
 
     /// The JSON schema of the file, for editors and documentation: indented, the same text each time, with a
     /// final line break.
     pub fn schema() -> String {
-        let settings = schemars::generate::SchemaSettings::draft2020_12();
-        let no_null = schemars::transform::RecursiveTransform(without_null);
-        let schema = settings.with_transform(no_null).into_generator().into_root_schema_for::<Self>();
-        format!("{:#}\n", schema.to_value())
+        schema_of::<Self>()
     }
+}
+
+/// The JSON schema of a TOML file that is read into a `T`.
+pub fn schema_of<T: JsonSchema>() -> String {
+    let settings = schemars::generate::SchemaSettings::draft2020_12();
+    let no_null = schemars::transform::RecursiveTransform(without_null);
+    let schema = settings.with_transform(no_null).into_generator().into_root_schema_for::<T>();
+    format!("{:#}\n", schema.to_value())
 }
 
 /// TOML has no null: what may be absent is just not required.

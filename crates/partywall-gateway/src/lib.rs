@@ -1,1 +1,37 @@
 //! HTTP in front of replicas.
+
+mod admin;
+mod answer;
+mod body;
+mod clock;
+pub mod config;
+mod counts;
+pub mod error;
+mod events;
+mod fields;
+mod fleet;
+pub mod gateway;
+mod gpu;
+mod headers;
+mod keys;
+mod knowledge;
+pub mod kv_events;
+mod log;
+pub mod metrics;
+mod models;
+mod object;
+mod probe;
+mod prompt;
+mod record;
+mod registry;
+mod relay;
+mod replica;
+mod route;
+mod scan;
+mod server;
+pub mod target;
+mod template;
+mod tls;
+mod upstream;
+mod wire;
+mod worker;

@@ -52,6 +52,8 @@ impl Default for GpuState {
 pub struct Outstanding {
     /// Requests whose first token has not come.
     pub waiting: u32,
+    /// Prompt tokens of these, cached or not.
+    pub waiting_tokens: u64,
     /// Prompt tokens of these that are not expected in its cache.
     pub prefill_tokens: u64,
     /// Requests that get tokens.

@@ -85,7 +85,8 @@ impl SplitMix {
     }
 }
 
-fn mix(value: u64) -> u64 {
+/// SplitMix64's last step: numbers that differ in a bit become unrelated ones, and no two the same.
+pub(crate) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)

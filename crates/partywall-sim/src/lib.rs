@@ -20,6 +20,7 @@ pub mod params;
 mod power;
 pub mod profile;
 pub mod scenario;
+pub mod serving;
 pub mod speed;
 pub mod trace;
 pub mod validate;

@@ -14,12 +14,15 @@ use std::io::BufRead;
 use std::sync::Arc;
 
 use partywall_core::units::Nanos;
+use partywall_routing::prefix::PrefixHash;
 use serde::{Deserialize, Serialize};
 
 mod azure;
 mod disb;
 mod lines;
 mod mooncake;
+
+pub use mooncake::MOONCAKE_BLOCK_TOKENS;
 
 /// Most requests a trace may hold: the largest public one, a week of Azure's coding service in 2024, has 17 million.
 /// A request takes 16 bytes of memory.
@@ -31,6 +34,9 @@ pub const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// Largest DISB file, in bytes. It is one JSON value, so all of it is in memory while it is read.
 pub const MAX_DISB_BYTES: usize = 64 << 20;
+
+/// Most blocks of prompts a trace may hold, of 8 bytes each. Mooncake's largest public one has half a million.
+pub const MAX_PROMPT_BLOCKS: usize = 50_000_000;
 
 /// The latest time in a trace: leaves room to repeat and slow it down without overflow. About 36 years.
 const LATEST: Nanos = Nanos(1 << 60);
@@ -56,6 +62,27 @@ pub struct TraceRequest {
     pub input_tokens: u32,
     /// Tokens it generated; 0 where the trace is not about language models.
     pub output_tokens: u32,
+}
+
+/// One recorded request with the beginning of its prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptRequest {
+    /// When it arrived, since the start of the trace.
+    pub at: Nanos,
+    /// Tokens of its prompt.
+    pub input_tokens: u32,
+    /// Tokens it generated.
+    pub output_tokens: u32,
+    /// Its prompt's whole blocks, each of [`MOONCAKE_BLOCK_TOKENS`].
+    pub prefixes: Vec<PrefixHash>,
+}
+
+/// Reads a Mooncake trace with the blocks of its prompts. `file` is the name that messages use; nothing is opened here.
+///
+/// # Errors
+/// The first thing in the file that is not as the format says, or beyond the limits of this module.
+pub fn read_prompts(file: &str, reader: &mut dyn BufRead) -> Result<Vec<PromptRequest>, TraceError> {
+    mooncake::read_prompts(file, reader)
 }
 
 /// How the requests of one task of a trace come.

@@ -13,9 +13,14 @@ use partywall_measure::plan::measurable;
 use crate::error::Failure;
 use crate::output;
 
+pub mod engine_sim;
+pub mod gateway;
+pub mod routing;
 pub mod tenants;
 pub mod vram;
 
+use engine_sim::EngineSimArguments;
+use gateway::GatewayArguments;
 use tenants::{
     CoverageArguments, DeviceCommand, KeeperArguments, LogsArguments, NodeArguments, PsArguments,
     RestartArguments, RunTenantArguments, ShepherdArguments, StopArguments, UpArguments, WhichNode,
@@ -49,10 +54,18 @@ Examples:
   partywall sim validate results/h200/pairs.csv    the model against measurements
   partywall measure --quick                        the same on this machine's GPU, measured
   partywall --gpu sim:h200 doctor                  a machine with a simulated GPU, where programs run
+  partywall gateway examples/gateway.toml          HTTP in front of replicas
   partywall gpus --gpu h200                        every figure of a GPU and where it comes from
 
 Exit status: 0 done, 1 failed, 2 something given cannot be used (the message says what, where, and what would be right),
 130 interrupted.";
+
+const ENGINE_SIM_EXAMPLES: &str = "\
+Examples:
+  partywall engine-sim
+  curl localhost:8000/v1/completions -d '{\"prompt\": \"hello\", \"max_tokens\": 20, \"stream\": true}'
+  partywall engine-sim --replicas 4 --kv-events tcp://127.0.0.1:5557 --kv-replay tcp://127.0.0.1:5657
+  curl localhost:8001/fault -d '{\"fault\": \"slow:4\"}'";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -105,6 +118,17 @@ pub enum Command {
         #[command(subcommand)]
         command: Option<DeviceCommand>,
     },
+    /// Be a stand-in inference engine: OpenAI's API over modelled times, and a real block cache that tells its events.
+    ///
+    /// Gateways and routers are tried against it without a GPU. A token is a byte. Once it serves, it says where on standard output, and
+    /// goes on until Ctrl-C, or until a fault has ended all its replicas; then the exit status is 1.
+    #[command(after_help = ENGINE_SIM_EXAMPLES)]
+    EngineSim(Box<EngineSimArguments>),
+    /// Stand in front of inference servers, in the foreground: requests go to the replica that answers them soonest.
+    ///
+    /// Speaks the OpenAI API, and passes other paths on. Which replica a request goes to, and why, stands in a header of the answer. Ctrl-C or
+    /// SIGTERM ends it when all that is under way has ended; a second one ends it at once.
+    Gateway(GatewayArguments),
     /// Simulate scenarios, and hold the model against measurements.
     Sim {
         /// What to simulate.
@@ -235,6 +259,13 @@ pub enum SimCommand {
     Validate(ValidateArguments),
     /// Measure how many kernels the simulator gets through in a second.
     Speed(SpeedArguments),
+    /// Replay requests through routing policies to simulated engines, and compare when first tokens come.
+    ///
+    /// Each engine computes 8 000 prompt tokens a second, one prompt at a time, and generates for up to 64 requests at once, 25 ms a token.
+    /// Times are in seconds. `good` is the fraction of requests with the first token within 2 s and the others within 25 ms each; `off` is how far
+    /// the expected time of the first token was from the simulated one.
+    #[command(after_help = "Example: partywall sim route --generate --rate 1,2 --cache 1M --mixed")]
+    Route(routing::RouteArguments),
 }
 
 /// `partywall sim run`.
@@ -531,6 +562,8 @@ mod tests {
             "restart",
             "logs",
             "node",
+            "engine-sim",
+            "gateway",
             "sim run",
             "sim validate",
             "sim speed",

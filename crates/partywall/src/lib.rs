@@ -5,13 +5,16 @@ mod agreement;
 pub mod cli;
 mod demo;
 mod doctor;
+mod engine_sim;
 mod error;
+mod gateway;
 mod gpus;
 mod measure;
 mod measured;
 mod output;
 mod progress;
 mod report;
+mod route;
 mod sim;
 mod simulated;
 mod speed;
@@ -66,9 +69,12 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::MpsKeeper(arguments) => tenants::walls::keep(arguments),
         Command::Device { command: None } => tenants::walls::device(),
         Command::Device { command: Some(DeviceCommand::Meet(arguments)) } => tenants::walls::meet(arguments),
+        Command::EngineSim(arguments) => engine_sim::run(arguments),
+        Command::Gateway(arguments) => gateway::run(arguments),
         Command::Sim { command: SimCommand::Run(arguments) } => sim::run(arguments),
         Command::Sim { command: SimCommand::Validate(arguments) } => validation::run(arguments),
         Command::Sim { command: SimCommand::Speed(arguments) } => speed::run(arguments),
+        Command::Sim { command: SimCommand::Route(arguments) } => route::run(arguments),
         Command::Measure(arguments) => measure::run(arguments),
         Command::Vram { command } => vram::run(command),
         Command::Gpus(arguments) => gpus::run(arguments),

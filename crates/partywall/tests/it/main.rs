@@ -1,12 +1,17 @@
 //! The program as users meet it: what it prints, what it writes, how it fails.
 #![allow(
     clippy::disallowed_methods,
+    clippy::panic,
     clippy::unwrap_used,
     reason = "tests start processes, use temporary directories and may panic"
 )]
 
 mod bench;
 mod copies;
+mod engine_sim;
+mod gateway;
+mod gateway_and_engines;
+mod http;
 mod launches;
 mod measure;
 mod patience;
