@@ -612,6 +612,10 @@ impl Index {
                         self.counts.moved += 1;
                         self.release(lanes, from, from + 1);
                     }
+                    Put::Refused => {
+                        self.counts.refused += 1;
+                        self.release(lanes, slot, slot + 1);
+                    }
                 }
                 slot += 1;
             }
@@ -624,9 +628,16 @@ impl Index {
         let lanes = &lanes[..count];
         let slot = self.runs.run(run).start + at;
         let put = self.caches[cache as usize].keys[tier as usize].put(hash.0, slot);
-        if put == Put::Copy {
-            self.counts.copies += 1;
-            return;
+        match put {
+            Put::Copy => {
+                self.counts.copies += 1;
+                return;
+            }
+            Put::Refused => {
+                self.counts.refused += 1;
+                return;
+            }
+            Put::New | Put::Moved { .. } => {}
         }
         for &lane in lanes {
             if self.runs.has(run, lane, at) {
