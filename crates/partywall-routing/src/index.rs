@@ -75,7 +75,7 @@ mod runs;
 mod tests;
 mod walk;
 
-use crate::table::{AHEAD, KeyTable, Put, Taken};
+use crate::table::{KeyTable, Put, Taken};
 use runs::{MAX_LANES, NONE, Runs};
 
 /// A block as an engine names it: its own number, or the first 8 bytes of its own hash. It means nothing outside of the engine.
@@ -295,27 +295,22 @@ impl Index {
             return 0;
         };
         let mut removed = 0;
-        let (lanes, count) = self.caches[cache as usize].lanes_of(tier);
         // Engines evict from the end of a prompt: slots that go down one by one go together.
-        let mut from = 0;
-        let mut to = 0;
-        for hashes in hashes.chunks(AHEAD) {
-            let keys = &self.caches[cache as usize].keys[tier as usize];
-            keys.touch(hashes.iter().map(|hash| hash.0));
-            for hash in hashes {
-                match self.caches[cache as usize].keys[tier as usize].take(hash.0) {
-                    Taken::Unknown => continue,
-                    Taken::Copy => {}
-                    Taken::Last { slot } if slot + 1 == from => from = slot,
-                    Taken::Last { slot } => {
-                        self.release(&lanes[..count], from, to);
-                        (from, to) = (slot, slot + 1);
-                    }
+        let mut gone: Vec<(u32, u32)> = Vec::new();
+        let keys = &mut self.caches[cache as usize].keys[tier as usize];
+        keys.take_all(hashes, |hash| hash.0, |taken| {
+            removed += usize::from(taken != Taken::Unknown);
+            if let Taken::Last { slot } = taken {
+                match gone.last_mut() {
+                    Some((from, _)) if slot + 1 == *from => *from = slot,
+                    _ => gone.push((slot, slot + 1)),
                 }
-                removed += 1;
             }
+        });
+        let (lanes, count) = self.caches[cache as usize].lanes_of(tier);
+        for (from, to) in gone {
+            self.release(&lanes[..count], from, to);
         }
-        self.release(&lanes[..count], from, to);
         self.counts.removed += removed as u64;
         self.counts.unknown += (hashes.len() - removed) as u64;
         removed
@@ -600,25 +595,27 @@ impl Index {
         at: u32,
         blocks: &[(EngineHash, PrefixHash)],
     ) {
-        let mut slot = self.runs.run(run).start + at;
-        for blocks in blocks.chunks(AHEAD) {
-            let keys = &self.caches[cache as usize].keys[tier as usize];
-            keys.touch(blocks.iter().map(|(hash, _)| hash.0));
-            for &(hash, _) in blocks {
-                match self.caches[cache as usize].keys[tier as usize].put(hash.0, slot) {
-                    Put::New => {}
-                    Put::Copy => self.counts.copies += 1,
-                    Put::Moved { from } => {
-                        self.counts.moved += 1;
-                        self.release(lanes, from, from + 1);
-                    }
-                    Put::Refused => {
-                        self.counts.refused += 1;
-                        self.release(lanes, slot, slot + 1);
-                    }
+        let first = self.runs.run(run).start + at;
+        let mut done = 0;
+        while done < blocks.len() {
+            let slot = first + done as u32;
+            let keys = &mut self.caches[cache as usize].keys[tier as usize];
+            done += keys.put_new(&blocks[done..], |(hash, _)| hash.0, slot);
+            let Some((hash, _)) = blocks.get(done) else { return };
+            let slot = first + done as u32;
+            match keys.put(hash.0, slot) {
+                Put::New => {}
+                Put::Copy => self.counts.copies += 1,
+                Put::Moved { from } => {
+                    self.counts.moved += 1;
+                    self.release(lanes, from, from + 1);
                 }
-                slot += 1;
+                Put::Refused => {
+                    self.counts.refused += 1;
+                    self.release(lanes, slot, slot + 1);
+                }
             }
+            done += 1;
         }
     }
 

@@ -10,7 +10,7 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Entries that a table begins with, as a power of two.
 const FIRST_BITS: u32 = 4;
 /// How many keys it is worth to touch before they are probed for.
-pub(crate) const AHEAD: usize = 16;
+const AHEAD: usize = 16;
 /// How many entries are looked at together.
 const GROUP: usize = 8;
 /// How many groups are looked at for one key. Keys that are spread need one or two; whoever chooses them so that they need more
@@ -36,22 +36,17 @@ pub(crate) struct KeyTable {
     copies: BTreeMap<u64, u32>,
 }
 
-/// One key, in halves so that nothing is lost to alignment.
-#[derive(Debug, Clone, Copy, Default)]
-struct Entry {
-    key: [u32; 2],
-    slot: u32,
+/// A key, in halves so that nothing is lost to alignment, and its place. Plain numbers: a new table is then zeros that the system has
+/// ready, and costs nothing before it is used.
+type Entry = [u32; 3];
+
+fn entry(key: u64, slot: u32) -> Entry {
+    [key as u32, (key >> 32) as u32, slot]
 }
 
-impl Entry {
-    fn new(key: u64, slot: u32) -> Self {
-        Self { key: [key as u32, (key >> 32) as u32], slot }
-    }
-
-    #[inline]
-    fn key(&self) -> u64 {
-        u64::from(self.key[0]) | u64::from(self.key[1]) << 32
-    }
+#[inline]
+fn key_of(entry: &Entry) -> u64 {
+    u64::from(entry[0]) | u64::from(entry[1]) << 32
 }
 
 /// What became of a key that was put.
@@ -97,21 +92,21 @@ impl KeyTable {
 
     /// All places, in no order.
     pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
-        self.placed().map(|entry| entry.slot)
+        self.placed().map(|entry| entry[2])
     }
 
     /// All keys with place and copies, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
         self.placed().map(|entry| {
-            let key = entry.key();
-            (key, entry.slot, self.copies.get(&key).copied().unwrap_or(1))
+            let key = key_of(entry);
+            (key, entry[2], self.copies.get(&key).copied().unwrap_or(1))
         })
     }
 
     /// The place of a key.
     pub(crate) fn get(&self, key: u64) -> Option<u32> {
         match self.probe(key) {
-            Probe::At(at) => Some(self.entries[at].slot),
+            Probe::At(at) => Some(self.entries[at][2]),
             _ => None,
         }
     }
@@ -123,16 +118,51 @@ impl KeyTable {
         }
     }
 
+    /// Notes that keys are at places that follow each other, until one comes that is there already or has no room. How many were noted.
+    #[inline]
+    pub(crate) fn put_new<T>(&mut self, items: &[T], key: impl Fn(&T) -> u64, first: u32) -> usize {
+        self.reserve(items.len());
+        let mut slot = first;
+        for items in items.chunks(AHEAD) {
+            self.touch(items.iter().map(&key));
+            for item in items {
+                let key = key(item);
+                let Probe::Free(at) = self.probe(key) else { return (slot - first) as usize };
+                self.entries[at] = entry(key, slot);
+                self.tag(at, tag_of(key));
+                self.len += 1;
+                slot += 1;
+            }
+        }
+        items.len()
+    }
+
+    /// Takes one copy of each of the keys away.
+    #[inline]
+    pub(crate) fn take_all<T>(
+        &mut self,
+        items: &[T],
+        key: impl Fn(&T) -> u64,
+        mut taken: impl FnMut(Taken),
+    ) {
+        for items in items.chunks(AHEAD) {
+            self.touch(items.iter().map(&key));
+            for item in items {
+                taken(self.take(key(item)));
+            }
+        }
+    }
+
     /// Reads what probes for these keys will need, without waiting for one before the next: the memory is then near when they come.
     #[inline]
-    pub(crate) fn touch(&self, keys: impl Iterator<Item = u64>) {
+    fn touch(&self, keys: impl Iterator<Item = u64>) {
         if self.entries.is_empty() {
             return;
         }
         let mut all = 0;
         for key in keys {
             let home = self.home(key);
-            all ^= self.entries[home].slot ^ u32::from(self.tags[home]);
+            all ^= self.entries[home][2] ^ u32::from(self.tags[home]);
         }
         std::hint::black_box(all);
     }
@@ -143,7 +173,7 @@ impl KeyTable {
         self.reserve(1);
         match self.probe(key) {
             Probe::Free(at) => {
-                self.entries[at] = Entry::new(key, slot);
+                self.entries[at] = entry(key, slot);
                 self.tag(at, tag_of(key));
                 self.len += 1;
                 Put::New
@@ -156,13 +186,13 @@ impl KeyTable {
     #[cold]
     fn put_again(&mut self, at: usize, slot: u32) -> Put {
         let entry = &mut self.entries[at];
-        let key = entry.key();
-        if entry.slot == slot {
+        let key = key_of(entry);
+        if entry[2] == slot {
             let copies = self.copies.entry(key).or_insert(1);
             *copies = copies.saturating_add(1);
             return Put::Copy;
         }
-        let from = std::mem::replace(&mut entry.slot, slot);
+        let from = std::mem::replace(&mut entry[2], slot);
         self.copies.remove(&key);
         Put::Moved { from }
     }
@@ -180,7 +210,7 @@ impl KeyTable {
             }
             return Taken::Copy;
         }
-        let slot = self.entries[at].slot;
+        let slot = self.entries[at][2];
         self.close(at);
         Taken::Last { slot }
     }
@@ -205,7 +235,7 @@ impl KeyTable {
         let mut gap = at;
         let mut next = (at + 1) & mask;
         while self.tags[next] != 0 {
-            let home = self.home(self.entries[next].key());
+            let home = self.home(key_of(&self.entries[next]));
             if next.wrapping_sub(home) & mask >= next.wrapping_sub(gap) & mask {
                 self.entries[gap] = self.entries[next];
                 self.tag(gap, self.tags[next]);
@@ -234,7 +264,7 @@ impl KeyTable {
             while same != 0 {
                 let candidate = (at + same.trailing_zeros() as usize / 8) & mask;
                 // A byte above one that agrees may seem to agree too, even that of a free entry.
-                if self.entries[candidate].key() == key && self.tags[candidate] != 0 {
+                if key_of(&self.entries[candidate]) == key && self.tags[candidate] != 0 {
                     return Probe::At(candidate);
                 }
                 same &= same - 1;
@@ -265,13 +295,13 @@ impl KeyTable {
     fn grow(&mut self) {
         self.bits = if self.entries.is_empty() { FIRST_BITS } else { self.bits + 1 };
         let size = 1 << self.bits;
-        let entries = std::mem::replace(&mut self.entries, vec![Entry::default(); size]);
+        let entries = std::mem::replace(&mut self.entries, vec![[0; 3]; size]);
         let tags = std::mem::replace(&mut self.tags, vec![0; size + GROUP]);
         for (entry, _) in entries.into_iter().zip(tags).filter(|(_, tag)| *tag != 0) {
             // In twice the room no key is further from home than it was.
-            if let Probe::Free(at) = self.probe(entry.key()) {
+            if let Probe::Free(at) = self.probe(key_of(&entry)) {
                 self.entries[at] = entry;
-                self.tag(at, tag_of(entry.key()));
+                self.tag(at, tag_of(key_of(&entry)));
             }
         }
     }
