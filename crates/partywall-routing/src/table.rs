@@ -10,7 +10,7 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Entries that a table begins with, as a power of two.
 const FIRST_BITS: u32 = 4;
 /// How many keys it is worth to touch before they are probed for.
-const AHEAD: usize = 16;
+const AHEAD: usize = 48;
 /// How many entries are looked at together.
 const GROUP: usize = 8;
 /// How many groups are looked at for one key. Keys that are spread need one or two; whoever chooses them so that they need more
@@ -139,12 +139,7 @@ impl KeyTable {
 
     /// Takes one copy of each of the keys away.
     #[inline]
-    pub(crate) fn take_all<T>(
-        &mut self,
-        items: &[T],
-        key: impl Fn(&T) -> u64,
-        mut taken: impl FnMut(Taken),
-    ) {
+    pub(crate) fn take_all<T>(&mut self, items: &[T], key: impl Fn(&T) -> u64, mut taken: impl FnMut(Taken)) {
         for items in items.chunks(AHEAD) {
             self.touch(items.iter().map(&key));
             for item in items {
