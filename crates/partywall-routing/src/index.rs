@@ -24,7 +24,7 @@
 //!
 //! **Removals by name.** For each holder and tier there is a flat table from the engine's hash to the block's slot. Slots never move while
 //! they are held (not when a run is cut, not when it shrinks), so nothing in these tables has ever to be looked for and changed. It is
-//! what most of the memory goes to: 16 bytes for each block of each holder, divided by how full the table is, and 12 bytes for each block
+//! what most of the memory goes to: 13 bytes for each block of each holder, divided by how full the table is, and 12 bytes for each block
 //! that is held at all. Forgetting a holder goes through its own table and costs as much as it holds.
 //!
 //! # What is exact
@@ -109,7 +109,7 @@ pub enum Tier {
 pub struct Limits {
     /// Distinct blocks of all holders together; 12 bytes each.
     pub blocks: u32,
-    /// Blocks of one holder in all its tiers; 16 to 43 bytes each.
+    /// Blocks of one holder in all its tiers; 17 to 35 bytes each.
     pub blocks_per_holder: u32,
     /// Replicas: the highest id, plus one.
     pub replicas: u32,
@@ -136,7 +136,7 @@ pub struct Counts {
     pub moved: u64,
     /// Not taken: the parent, or the block that a copy was to be of, is not known.
     pub orphans: u64,
-    /// Not taken: a limit was reached.
+    /// Not taken: a limit was reached, or so many of the holder's names want the same place in its table that others would have to wait.
     pub refused: u64,
     /// Removed, copies included.
     pub removed: u64,
