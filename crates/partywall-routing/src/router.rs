@@ -42,7 +42,7 @@ use crate::traffic::{Demand, Meter};
 #[cfg(test)]
 mod tests;
 
-/// Replicas that a router may have. A decision looks at all of them, at some ten nanoseconds each.
+/// Replicas that a router may have. A decision looks at all of them, at some fifty nanoseconds each.
 pub const MAX_REPLICAS: usize = 16_384;
 
 /// How long a request generates before the first one has ended: 400 tokens of 25 ms.
@@ -231,11 +231,7 @@ impl Router {
         capacity: Capacity,
         models: &[ModelId],
     ) -> Result<ReplicaId, RouterError> {
-        let Capacity { prefill_tokens_per_s, streams, block_tokens, cache_blocks, .. } = capacity;
-        let able = prefill_tokens_per_s.is_finite() && prefill_tokens_per_s > 0.0;
-        if !able || streams == 0 || block_tokens == 0 || cache_blocks == 0 {
-            return Err(RouterError::Capacity(capacity));
-        }
+        check(&capacity)?;
         let replica = Replica {
             capacity,
             models: models.to_vec(),
@@ -288,11 +284,16 @@ impl Router {
     }
 
     /// What a replica can do, where that has been learned better. Its cache's size stays.
-    pub fn set_capacity(&mut self, id: ReplicaId, capacity: Capacity) {
+    ///
+    /// # Errors
+    /// It could not do anything.
+    pub fn set_capacity(&mut self, id: ReplicaId, capacity: Capacity) -> Result<(), RouterError> {
+        check(&capacity)?;
         if let Some(replica) = self.replica_mut(id) {
             replica.capacity = Capacity { cache_blocks: replica.capacity.cache_blocks, ..capacity };
             self.next_room = Some(Nanos::ZERO);
         }
+        Ok(())
     }
 
     /// What a replica has to do; `None` where there is none.
@@ -328,6 +329,7 @@ impl Router {
         };
         let until = now.saturating_add(limit).min(arrival.deadline.unwrap_or(Nanos::MAX));
         self.held.push(Held { since: now, until, arrival });
+        self.next_room = self.foresee(now);
         Verdict::Held
     }
 
@@ -528,4 +530,13 @@ impl Router {
         };
         self.replicas.iter().flatten().filter_map(close).min()
     }
+}
+
+fn check(capacity: &Capacity) -> Result<(), RouterError> {
+    let Capacity { prefill_tokens_per_s, streams, block_tokens, cache_blocks, .. } = *capacity;
+    let able = prefill_tokens_per_s.is_finite() && prefill_tokens_per_s > 0.0;
+    if !able || streams == 0 || block_tokens == 0 || cache_blocks == 0 {
+        return Err(RouterError::Capacity(*capacity));
+    }
+    Ok(())
 }

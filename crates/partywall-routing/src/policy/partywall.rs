@@ -5,8 +5,8 @@
 //! A replica that holds much of a prompt may be the one that everybody goes to, and an idle one computes what another has. A rule that only
 //! looks at the request's own time to its first token takes the idle one too often: it recomputes prefixes while that costs the request
 //! nothing, and the seconds are missing when the next burst comes. A rule that follows the cache makes queues. Rules that weigh the two by
-//! constants are right at one load: of two published ones, each is the best of the others at one rate of the same trace and the worst at
-//! another.
+//! constants are right at one load: the published rule that is best at a trace's own rate has ten times the waits of another at twice that
+//! rate.
 //!
 //! # Approach
 //!

@@ -204,7 +204,9 @@ fn what_cannot_do_anything_is_no_replica() {
 #[test]
 fn a_learned_capacity_changes_what_is_expected() {
     let mut router = fleet(1);
-    router.set_capacity(ReplicaId(0), Capacity { prefill_tokens_per_s: 2_000.0, ..CAPACITY });
+    let learned = |prefill_tokens_per_s| Capacity { prefill_tokens_per_s, ..CAPACITY };
+    router.set_capacity(ReplicaId(0), learned(2_000.0)).unwrap();
+    assert!(router.set_capacity(ReplicaId(0), learned(-1.0)).is_err());
     assert_eq!(sent(&mut router, Nanos::ZERO, arrival(1, LS, 500)).expected_ttft, ms(250));
 }
 

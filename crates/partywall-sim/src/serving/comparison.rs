@@ -412,7 +412,10 @@ fn best_effort(tokens_per_s: f64, span: Nanos, block_tokens: u32, seed: u64) -> 
     let mut chance = Chance::new(seed, 2);
     let (mut load, mut at_s) = (Vec::new(), 0.0);
     let mut next_block = mix(seed ^ 0x0062_6573_7465_6666);
-    while tokens_per_s > 0.0 {
+    if tokens_per_s <= 0.0 {
+        return load;
+    }
+    loop {
         at_s += chance.exponential(mean / tokens_per_s);
         if at_s > span.as_secs() {
             break;
@@ -441,5 +444,9 @@ fn named(name: &str) -> Result<Box<dyn policy::Policy>, ComparisonError> {
 
 /// A million tokens is `1m`.
 fn cache_name(tokens: u64) -> String {
-    if tokens % 1_000_000 == 0 { format!("{}m", tokens / 1_000_000) } else { format!("{}k", tokens / 1_000) }
+    if tokens.is_multiple_of(1_000_000) {
+        format!("{}m", tokens / 1_000_000)
+    } else {
+        format!("{}k", tokens / 1_000)
+    }
 }

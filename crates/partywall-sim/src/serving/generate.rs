@@ -12,7 +12,7 @@
 //!   fifth of the earlier one ([`KEPT`]), as after an edit, and the new one is of about the old one's length.
 //! - How long first prompts and outputs are is in [`FIRST`] and [`OUTPUT`].
 //!
-//! Every quantity is drawn from a table of its quantiles, with the logarithm in between. How close the result is: 36 of 100 tokens of the
+//! Every quantity is drawn from a table of its quantiles, with the logarithm in between. How close the result is: 37 of 100 tokens of the
 //! trace's prompts are found in a cache without bounds, and about as many of the generated ones; `docs/routing.md` has the policies' figures
 //! on both. Not imitated: that the rate rises by a quarter over the hour, while prompts get shorter.
 //!

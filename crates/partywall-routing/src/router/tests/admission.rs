@@ -28,6 +28,7 @@ fn s1_a_latency_sensitive_request_goes_at_once_also_where_it_has_to_wait() {
 fn s2_a_best_effort_request_goes_when_a_replica_is_about_to_be_through() {
     let mut router = held_behind(&[(1, BE, 500)]);
     assert_eq!((router.held(BE), router.held(LS)), (1, 0));
+    assert_eq!(router.next_poll(), Some(ms(950)));
     assert_eq!(poll(&mut router, ms(10)), []);
     assert_eq!(router.next_poll(), Some(ms(950)));
     assert_eq!(poll(&mut router, ms(949)), []);
