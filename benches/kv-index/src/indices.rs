@@ -108,9 +108,14 @@ impl Subject for Chain {
         let start = Instant::now();
         blocks.clear();
         blocks.resize(self.maps.len(), 0);
-        self.index.score_into(prompt, |content| content.0, false, |worker, depth| {
-            blocks[worker as usize] = depth;
-        });
+        self.index.score_into(
+            prompt,
+            |content| content.0,
+            false,
+            |worker, depth| {
+                blocks[worker as usize] = depth;
+            },
+        );
         start.elapsed()
     }
 

@@ -46,7 +46,9 @@ fn arguments() -> Result<Arguments, String> {
     while let Some(word) = given.next() {
         let mut value = || given.next().ok_or(format!("{word} wants a value"));
         match word.as_str() {
-            "--rounds" => arguments.rounds = value()?.parse().map_err(|error| format!("--rounds: {error}"))?,
+            "--rounds" => {
+                arguments.rounds = value()?.parse().map_err(|error| format!("--rounds: {error}"))?
+            }
             "--out" => arguments.out = Some(value()?.into()),
             _ => arguments.trace = word.into(),
         }
@@ -72,7 +74,6 @@ fn run() -> Result<(), String> {
         let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); subjects.len()];
         for round in 0..arguments.rounds {
             for turn in 0..subjects.len() {
-                if std::env::var("KV_ONLY").is_ok() && (turn + round) % subjects.len() > 1 { continue; }
                 let at = (turn + round) % subjects.len();
                 let (name, new) = subjects[at];
                 let result = replay::replay(&|| new(replicas), &requests, &steps, replicas);
@@ -81,7 +82,6 @@ fn run() -> Result<(), String> {
             }
         }
         let names: Vec<&str> = subjects.iter().map(|(name, _)| *name).collect();
-        if std::env::var("KV_ONLY").is_ok() { continue; }
         report.settings.push(Setting::new(replicas, CAPACITY, &steps, &names, &rounds)?);
     }
     let text = report.to_json();

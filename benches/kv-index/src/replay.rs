@@ -48,7 +48,12 @@ impl fmt::Display for Round {
 }
 
 /// Replays everything into a new index.
-pub fn replay(new: &dyn Fn() -> Box<dyn Subject>, requests: &[Request], steps: &[Step], replicas: u32) -> Round {
+pub fn replay(
+    new: &dyn Fn() -> Box<dyn Subject>,
+    requests: &[Request],
+    steps: &[Step],
+    replicas: u32,
+) -> Round {
     let clock = clock_ns();
     let before = allocation::in_use();
     let mut subject = new();

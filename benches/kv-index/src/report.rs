@@ -84,7 +84,9 @@ impl Setting {
     ) -> Result<Self, String> {
         let first = rounds[0][0];
         for (name, rounds) in names.iter().zip(rounds) {
-            if let Some(other) = rounds.iter().find(|round| (round.best, round.all) != (first.best, first.all)) {
+            if let Some(other) =
+                rounds.iter().find(|round| (round.best, round.all) != (first.best, first.all))
+            {
                 return Err(format!(
                     "{name} found {} and {} blocks, {} found {} and {}: one of them is wrong",
                     other.best, other.all, names[0], first.best, first.all

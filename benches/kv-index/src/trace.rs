@@ -37,7 +37,8 @@ struct Line {
 
 /// Reads a trace.
 pub fn read(path: &Path) -> Result<Vec<Request>, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     let mut requests = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line: Line = serde_json::from_str(line)

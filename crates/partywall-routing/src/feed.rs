@@ -29,7 +29,7 @@
 //! - *Silent.* An engine of which nothing has come within [`Limits::silence`] has probably no publisher: that has to be seen,
 //!   because everything else looks as if its cache were empty.
 //!
-//! While a replay is under way it is not asked for again; when it takes longer than [`Limits::patience`] it counts as failed.
+//! While a replay is under way no other is asked for, unless the connection was new; when it takes longer than [`Limits::patience`] it counts as failed.
 //!
 //! # What follows from it
 //!
@@ -221,7 +221,8 @@ impl Feed {
         let mut actions = Vec::new();
         match event {
             Event::Subscribed => {
-                if self.replaying.is_none() && self.replays {
+                if self.replays {
+                    // Also when one is under way: it may be of the life before.
                     self.ask(now, None, &mut actions);
                 }
             }

@@ -68,6 +68,7 @@ use crate::replica::ReplicaId;
 
 mod arena;
 mod held;
+mod placing;
 #[cfg(test)]
 mod reference;
 mod runs;
@@ -75,7 +76,7 @@ mod runs;
 mod tests;
 mod walk;
 
-use crate::table::{AHEAD, KeyTable, Put, Taken};
+use crate::table::{KeyTable, Taken};
 use runs::{MAX_LANES, NONE, Runs};
 
 /// A block as an engine names it: its own number, or the first 8 bytes of its own hash. It means nothing outside of the engine.
@@ -295,27 +296,26 @@ impl Index {
             return 0;
         };
         let mut removed = 0;
-        let (lanes, count) = self.caches[cache as usize].lanes_of(tier);
         // Engines evict from the end of a prompt: slots that go down one by one go together.
-        let mut from = 0;
-        let mut to = 0;
-        for hashes in hashes.chunks(AHEAD) {
-            let keys = &self.caches[cache as usize].keys[tier as usize];
-            keys.touch(hashes.iter().map(|hash| hash.0));
-            for hash in hashes {
-                match self.caches[cache as usize].keys[tier as usize].take(hash.0) {
-                    Taken::Unknown => continue,
-                    Taken::Copy => {}
-                    Taken::Last { slot } if slot + 1 == from => from = slot,
-                    Taken::Last { slot } => {
-                        self.release(&lanes[..count], from, to);
-                        (from, to) = (slot, slot + 1);
+        let mut gone: Vec<(u32, u32)> = Vec::new();
+        let keys = &mut self.caches[cache as usize].keys[tier as usize];
+        keys.take_all(
+            hashes,
+            |hash| hash.0,
+            |taken| {
+                removed += usize::from(taken != Taken::Unknown);
+                if let Taken::Last { slot } = taken {
+                    match gone.last_mut() {
+                        Some((from, _)) if slot + 1 == *from => *from = slot,
+                        _ => gone.push((slot, slot + 1)),
                     }
                 }
-                removed += 1;
-            }
+            },
+        );
+        let (lanes, count) = self.caches[cache as usize].lanes_of(tier);
+        for (from, to) in gone {
+            self.release(&lanes[..count], from, to);
         }
-        self.release(&lanes[..count], from, to);
         self.counts.removed += removed as u64;
         self.counts.unknown += (hashes.len() - removed) as u64;
         removed
@@ -502,159 +502,6 @@ impl Index {
             set(&mut self.used, lane, false);
             set(&mut self.anywhere, lane, false);
             self.free_lanes.push(lane);
-        }
-    }
-
-    /// Stores blocks behind a place, or at the beginning. How many found room.
-    fn place(
-        &mut self,
-        cache: u32,
-        tier: Tier,
-        mut after: Option<(u32, u32)>,
-        blocks: &[(EngineHash, PrefixHash)],
-    ) -> usize {
-        let (lanes, count) = self.caches[cache as usize].lanes_of(tier);
-        let lanes = &lanes[..count];
-        self.caches[cache as usize].keys[tier as usize].reserve(blocks.len());
-        let mut done = 0;
-        while done < blocks.len() {
-            let rest = &blocks[done..];
-            let hash = |at: usize| rest[at].1.0;
-            // In the run where we are: the blocks are known.
-            if let Some((run, at)) = after
-                && at < self.runs.run(run).len
-                && self.runs.arena.hash(self.runs.run(run).start + at) == hash(0)
-            {
-                let same = self.runs.common(run, at, rest.len(), hash);
-                let held = self.hold(cache, tier, lanes, run, at, &rest[..same]);
-                done += held as usize;
-                after = Some((run, at + held));
-                continue;
-            }
-            // At the beginning of another.
-            if let Some(run) = self.runs.find(hash(0)) {
-                if let Some((run, at)) = after {
-                    self.runs.split(run, at);
-                }
-                after = Some((run, 0));
-                continue;
-            }
-            // Nowhere, and so are those that follow up to one that a run begins with.
-            let new = 1 + (1..rest.len()).take_while(|&at| self.runs.find(hash(at)).is_none()).count();
-            let mut grown = 0;
-            if let Some((run, at)) = after {
-                if at == self.runs.run(run).len && self.runs.only(run, lanes) {
-                    grown = self.runs.append(run, new, hash);
-                } else {
-                    self.runs.split(run, at);
-                }
-                if grown > 0 {
-                    self.name(cache, tier, lanes, run, at, &rest[..grown as usize]);
-                    after = Some((run, at + grown));
-                }
-            }
-            if grown == 0 {
-                let Some((run, len)) = self.runs.create(new, hash) else { break };
-                grown = self.hold(cache, tier, lanes, run, 0, &rest[..len as usize]);
-                after = Some((run, grown));
-            }
-            done += grown as usize;
-        }
-        done
-    }
-
-    /// The cache holds blocks of a run, from `at` on. How many: a name that moves away from a later block of the run may end it before.
-    fn hold(
-        &mut self,
-        cache: u32,
-        tier: Tier,
-        lanes: &[u32],
-        run: u32,
-        at: u32,
-        blocks: &[(EngineHash, PrefixHash)],
-    ) -> u32 {
-        let end = at + blocks.len() as u32;
-        if lanes.iter().any(|&lane| self.runs.touches(run, lane, at, end)) {
-            for (place, &(hash, _)) in (at..end).zip(blocks) {
-                if place >= self.runs.run(run).len {
-                    return place - at;
-                }
-                self.put_one(cache, tier, hash, run, place);
-            }
-            return end - at;
-        }
-        for &lane in lanes {
-            self.runs.hold(run, lane, at, end);
-        }
-        self.name(cache, tier, lanes, run, at, blocks);
-        end - at
-    }
-
-    /// Notes the names of blocks that the cache's lanes hold as of now, and did not before.
-    fn name(
-        &mut self,
-        cache: u32,
-        tier: Tier,
-        lanes: &[u32],
-        run: u32,
-        at: u32,
-        blocks: &[(EngineHash, PrefixHash)],
-    ) {
-        let mut slot = self.runs.run(run).start + at;
-        for blocks in blocks.chunks(AHEAD) {
-            let keys = &self.caches[cache as usize].keys[tier as usize];
-            keys.touch(blocks.iter().map(|(hash, _)| hash.0));
-            for &(hash, _) in blocks {
-                match self.caches[cache as usize].keys[tier as usize].put(hash.0, slot) {
-                    Put::New => {}
-                    Put::Copy => self.counts.copies += 1,
-                    Put::Moved { from } => {
-                        self.counts.moved += 1;
-                        self.release(lanes, from, from + 1);
-                    }
-                }
-                slot += 1;
-            }
-        }
-    }
-
-    /// The cache holds one block, which it may hold already.
-    fn put_one(&mut self, cache: u32, tier: Tier, hash: EngineHash, run: u32, at: u32) {
-        let (lanes, count) = self.caches[cache as usize].lanes_of(tier);
-        let lanes = &lanes[..count];
-        let slot = self.runs.run(run).start + at;
-        let put = self.caches[cache as usize].keys[tier as usize].put(hash.0, slot);
-        if put == Put::Copy {
-            self.counts.copies += 1;
-            return;
-        }
-        for &lane in lanes {
-            if self.runs.has(run, lane, at) {
-                self.more.put(many(lane, slot), slot);
-            } else {
-                self.runs.hold(run, lane, at, at + 1);
-            }
-        }
-        if let Put::Moved { from } = put {
-            self.counts.moved += 1;
-            self.release(lanes, from, from + 1);
-        }
-    }
-
-    /// One of the names has gone under which the lanes held each of the blocks at the slots `from..to`.
-    fn release(&mut self, lanes: &[u32], from: u32, to: u32) {
-        let mut to = to;
-        while from < to {
-            // From the end, run by run, and block by block where some are held under several names.
-            let Some((run, last)) = self.runs.place(to - 1) else { return };
-            let first = if self.more.len() > 0 { to - 1 } else { from.max(to - 1 - last) };
-            let (at, end) = (last + 1 - (to - first), last + 1);
-            for &lane in lanes {
-                if self.more.len() == 0 || self.more.take(many(lane, first)) == Taken::Unknown {
-                    self.runs.release(run, lane, at, end);
-                }
-            }
-            to = first;
         }
     }
 }
