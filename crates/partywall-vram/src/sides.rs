@@ -10,7 +10,7 @@
 //!
 //! 1. *Groups and a sample.* Every group of SMs measures every address of a random [`SAMPLE`]. What is left of the table without each
 //!    group's own mean is, where there are sides, one number of the group times one of the address, both positive or negative by side. Those
-//!    that explain most of the table are found by iterating; they are of two kinds ([`mod@split`]) where there are two sides. Slices
+//!    that explain most of the table are found by iterating; they are of two kinds ([`crate::split`]) where there are two sides. Slices
 //!    differ as well, by where they lie; so neither kind may be rare, and what is between near and far has to be more than [`CLEAR`]
 //!    times what single measurements differ otherwise. Where that is not so there is one side, as far as this can tell, and that is the answer.
 //! 2. *One address.* From then on an address is asked from some groups of each side until the odds for one side are [`ODDS`], at most
