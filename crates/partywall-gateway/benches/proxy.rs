@@ -250,17 +250,49 @@ fn full(address: SocketAddr, window: Duration) -> (f64, u64) {
     (count as f64 / begun.elapsed().as_secs_f64(), count)
 }
 
-/// Seconds that the gateway's threads have been on a core.
-fn gateway_cpu() -> f64 {
-    let mut nanos = 0.0;
-    for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
-        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
-        if read("comm").starts_with("gateway") {
-            let ran = read("schedstat").split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok());
-            nanos += ran.unwrap_or(0.0);
+/// What the gateway's threads have had of the cores, in seconds.
+#[derive(Clone, Copy)]
+struct Cores {
+    /// On one.
+    ran: f64,
+    /// Ready, and none was free.
+    waited: f64,
+    /// Of the first, by the ticks of the system: in the kernel, and all.
+    kernel: f64,
+    ticked: f64,
+}
+
+impl Cores {
+    fn so_far() -> Self {
+        let mut all = Self { ran: 0.0, waited: 0.0, kernel: 0.0, ticked: 0.0 };
+        for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+            let numbers = |name: &str, skip: usize| -> Vec<f64> {
+                let text = std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+                // Behind the name of the thread, which may hold anything.
+                let rest = text.rsplit(')').next().unwrap_or_default().split_whitespace();
+                rest.skip(skip).map(|number| number.parse().unwrap_or(0.0)).collect()
+            };
+            let comm = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            if let (true, [ran, waited, ..], [user, kernel, ..]) =
+                (comm.starts_with("gateway"), &numbers("schedstat", 0)[..], &numbers("stat", 11)[..])
+            {
+                all.ran += ran / 1e9;
+                all.waited += waited / 1e9;
+                all.kernel += kernel;
+                all.ticked += user + kernel;
+            }
+        }
+        all
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            ran: self.ran - before.ran,
+            waited: self.waited - before.waited,
+            kernel: self.kernel - before.kernel,
+            ticked: self.ticked - before.ticked,
         }
     }
-    nanos / 1e9
 }
 
 fn percentile(times: &mut [u64], part: f64) -> f64 {
@@ -272,7 +304,7 @@ fn percentile(times: &mut [u64], part: f64) -> f64 {
 fn spread(values: &[f64]) -> Value {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
-    let round = |value: f64| (value * 10.0).round() / 10.0;
+    let round = |value: f64| (value * 1e3).round() / 1e3;
     json!({ "median": round(values[values.len() / 2]), "min": round(values[0]), "max": round(values[values.len() - 1]) })
 }
 
@@ -324,18 +356,28 @@ fn main() {
     );
     let gateway = Gateway::start(Config::parse(&text, "bench").unwrap(), Path::new("."), None).unwrap();
     let through = gateway.address();
-    let plain = compared(direct, through, &plan, plain);
+    let before = Cores::so_far();
+    let mut plain = compared(direct, through, &plan, plain);
+    // The round that does not count has been served as well.
+    let served = plain["samples"].as_f64().unwrap() * (plan.rounds + 1) as f64 / plan.rounds as f64;
+    let cores = Cores::so_far().since(before);
+    let us = |seconds: f64| (seconds / served * 1e7).round() / 10.0;
+    plain["gateway_on_core_us_mean"] = json!(us(cores.ran));
+    plain["gateway_waits_for_core_us_mean"] = json!(us(cores.waited));
     let stream = compared(direct, through, &plan, streamed);
-    let (mut rates, mut per_core, mut direct_rates) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rates, mut per_core, mut direct_rates, mut kernel) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..=plan.rounds {
         let (direct_rate, _) = full(direct, plan.window);
-        let before = gateway_cpu();
+        let before = Cores::so_far();
         let (rate, count) = full(through, plan.window);
-        let core = count as f64 / (gateway_cpu() - before);
+        let cores = Cores::so_far().since(before);
+        let core = count as f64 / cores.ran;
         eprintln!("round {round}: direct {direct_rate:.0}/s, gateway {rate:.0}/s, {core:.0} a core");
         if round > 0 {
             rates.push(rate);
             per_core.push(core);
+            kernel.push(cores.kernel / cores.ticked.max(1.0));
             direct_rates.push(direct_rate);
         }
     }
@@ -346,7 +388,7 @@ fn main() {
         "window_s": plan.window.as_secs_f64(),
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
         "plain": plain, "stream": stream,
-        "full": { "direct_per_s": spread(&direct_rates), "gateway_per_s": spread(&rates), "gateway_per_core_s": spread(&per_core) },
+        "full": { "direct_per_s": spread(&direct_rates), "gateway_per_s": spread(&rates), "gateway_per_core_s": spread(&per_core), "gateway_kernel_share": spread(&kernel) },
     });
     let text = format!("{result:#}\n");
     print!("{text}");
