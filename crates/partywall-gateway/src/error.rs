@@ -1,4 +1,4 @@
-//! What can go wrong with the gateway itself; what goes wrong with a request is in [`crate::answer`].
+//! What can go wrong with the gateway itself; what goes wrong with a request is in `answer`.
 
 use std::io;
 use std::net::SocketAddr;

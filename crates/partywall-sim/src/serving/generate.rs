@@ -7,10 +7,10 @@
 //! - Requests come in lots, every 3 s: 13.1 on average in lots that are not empty, with a variance of 38, so the rate itself varies.
 //! - All prompts begin with the same block of 512 tokens.
 //! - 38 of 100 requests go on with an earlier one. After its first request a conversation goes on in 30 of 100 cases, after its second in 42,
-//!   then 51, 58, 60, 68, and 75 from there on. Its next request comes after a minute or two ([`GAP_S`]).
-//! - In 87 of 100 of those the prompt is the earlier one and some hundred tokens more ([`ADDED`]). In the others the prompts part after a
-//!   fifth of the earlier one ([`KEPT`]), as after an edit, and the new one is of about the old one's length.
-//! - How long first prompts and outputs are is in [`FIRST`] and [`OUTPUT`].
+//!   then 51, 58, 60, 68, and 75 from there on. Its next request comes after a minute or two (`GAP_S`).
+//! - In 87 of 100 of those the prompt is the earlier one and some hundred tokens more (`ADDED`). In the others the prompts part after a
+//!   fifth of the earlier one (`KEPT`), as after an edit, and the new one is of about the old one's length.
+//! - How long first prompts and outputs are is in `FIRST` and `OUTPUT`.
 //!
 //! Every quantity is drawn from a table of its quantiles, with the logarithm in between. How close the result is: 37 of 100 tokens of the
 //! trace's prompts are found in a cache without bounds, and about as many of the generated ones; `docs/routing.md` has the policies' figures
