@@ -26,6 +26,9 @@
 //! - *Twice.* A batch that was heard before is dropped. It is recognised by number and mark, and so is one that comes live after a replay
 //!   brought it. A live number that goes back is neither, and then a restart is the safe guess: the index knows less for a while, never
 //!   something wrong.
+//! - *Quiet.* A batch that is lost and followed by none leaves no gap: one that was published before the engine had noticed the subscription, or
+//!   the last one of a burst. So a replay is also asked for after [`Limits::quiet`] without a batch, then after twice that time, and so on
+//!   up to [`Limits::quiet_most`].
 //! - *Silent.* An engine of which nothing has come within [`Limits::silence`] has probably no publisher: that has to be seen,
 //!   because everything else looks as if its cache were empty.
 //!
@@ -41,6 +44,7 @@
 //! - F6: a copy is dropped.
 //! - F7: a publisher that is not there is visible.
 //! - F8: a replay that never ends is given up, and what is kept for it is bounded.
+//! - F9: a batch that is lost and followed by none is asked for, less and less often while nothing comes.
 //!
 //! Over any sequence of losses, copies and restarts: as long as replays reach far enough, what is applied since the last clear is what the
 //! engine published since it started, in order.
@@ -65,6 +69,10 @@ pub struct Limits {
     pub patience: Nanos,
     /// How long nothing has to come before a publisher is called missing.
     pub silence: Nanos,
+    /// How long nothing has to come before it is asked whether something was lost, the first time and at most.
+    pub quiet: Nanos,
+    /// See [`Limits::quiet`].
+    pub quiet_most: Nanos,
 }
 
 impl Default for Limits {
@@ -76,6 +84,8 @@ impl Default for Limits {
             remembered: 64,
             patience: Nanos::from_secs(10),
             silence: Nanos::from_secs(60),
+            quiet: Nanos::from_secs(2),
+            quiet_most: Nanos::from_secs(60),
         }
     }
 }
@@ -189,6 +199,8 @@ pub struct Feed {
     newest: u64,
     /// When it was told of something first.
     since: Option<Nanos>,
+    /// When it is asked whether something was lost, if nothing comes until then, and how long that was from the last time.
+    look: Option<(Nanos, Nanos)>,
     degraded: bool,
     /// Whether anything was applied since the last clear.
     knows: bool,
@@ -209,6 +221,7 @@ impl Feed {
             last_live: None,
             newest: 0,
             since: None,
+            look: None,
             degraded: false,
             knows: false,
             counts: Counts::default(),
@@ -224,9 +237,13 @@ impl Feed {
                 if self.replays {
                     // Also when one is under way: it may be of the life before.
                     self.ask(now, None, &mut actions);
+                    self.look_after(now, self.limits.quiet);
                 }
             }
-            Event::Live { seq, mark } => self.live(now, seq, mark, &mut actions),
+            Event::Live { seq, mark } => {
+                self.look_after(now, self.limits.quiet);
+                self.live(now, seq, mark, &mut actions);
+            }
             Event::Replayed { seq, mark } => self.replayed(now, seq, mark, &mut actions),
             Event::ReplayEnded if self.replaying.is_some() => self.ended(now, &mut actions),
             Event::ReplayFailed if self.replaying.is_some() => {
@@ -238,10 +255,23 @@ impl Feed {
                 if self.replaying.is_some_and(|since| now.saturating_sub(since) > self.limits.patience) {
                     self.counts.failed_replays += 1;
                     self.settle(&mut actions);
+                    self.look_after(now, self.limits.quiet);
+                } else if let Some((_, wait)) =
+                    self.look.filter(|(at, _)| *at <= now && self.replaying.is_none())
+                {
+                    self.ask(now, None, &mut actions);
+                    self.look_after(now, wait.saturating_add(wait).min(self.limits.quiet_most.max(wait)));
                 }
             }
         }
         actions
+    }
+
+    /// Asks again after so long, if nothing comes until then.
+    fn look_after(&mut self, now: Nanos, wait: Nanos) {
+        if self.replays {
+            self.look = Some((now.saturating_add(wait), wait));
+        }
     }
 
     /// How far what is known can be trusted.

@@ -135,6 +135,36 @@ fn f7_a_publisher_that_is_not_there_is_visible() {
 }
 
 #[test]
+fn f9_a_batch_that_nothing_follows_is_asked_for() {
+    let second = Nanos::from_secs;
+    let mut feed = Feed::new(Limits::default(), true);
+    assert_eq!(feed.step(second(0), Event::Subscribed), [Action::Replay { from: 0 }]);
+    assert_eq!(feed.step(second(0), Event::ReplayEnded), []);
+    // The engine has published its first batch before it noticed the subscription.
+    assert_eq!(feed.step(second(1), Event::Tick), []);
+    assert_eq!(feed.step(second(2), Event::Tick), [Action::Replay { from: 0 }]);
+    assert_eq!(feed.step(second(2), Event::Replayed { seq: 0, mark: 1 }), [Action::Apply { seq: 0 }]);
+    assert_eq!(feed.step(second(2), Event::ReplayEnded), []);
+    // Each time that nothing was lost it waits twice as long.
+    let mut asked = Vec::new();
+    for now in 3..400 {
+        if feed.step(second(now), Event::Tick) == [Action::Replay { from: 0 }] {
+            asked.push(now);
+            feed.step(second(now), Event::ReplayEnded);
+        }
+    }
+    assert_eq!(asked[..4], [6, 14, 30, 62]);
+    assert!(asked.windows(2).all(|pair| pair[1] - pair[0] <= 60), "{asked:?}");
+    // Whoever publishes is asked again soon.
+    assert_eq!(feed.step(second(400), Event::Live { seq: 1, mark: 2 }), [Action::Apply { seq: 1 }]);
+    assert_eq!(feed.step(second(402), Event::Tick), [Action::Replay { from: 1 }]);
+    // Without a replay there is nobody to ask.
+    let mut deaf = Feed::new(Limits::default(), false);
+    deaf.step(second(0), Event::Subscribed);
+    assert_eq!(deaf.step(second(100), Event::Tick), []);
+}
+
+#[test]
 fn f8_a_replay_that_never_ends_is_given_up() {
     let mut feed = following(true, 5);
     steps(&mut feed, [live(7)]);
