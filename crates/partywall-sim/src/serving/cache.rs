@@ -88,12 +88,7 @@ impl BlockCache {
         }
         self.pin(found);
         while self.capacity - self.held() < more {
-            let index = self.oldest;
-            let name = self.slots[index as usize].name;
-            self.unlink(index);
-            self.named.remove(&name);
-            self.free_slots.push(index);
-            removed.push(name);
+            removed.push(self.drop_oldest());
         }
         self.unnamed += more;
         true
@@ -136,15 +131,20 @@ impl BlockCache {
         }
     }
 
+    /// Drops the block that has not been in use for longest, of which there is one.
+    fn drop_oldest(&mut self) -> PrefixHash {
+        let index = self.oldest;
+        let name = self.slots[index as usize].name;
+        self.unlink(index);
+        self.named.remove(&name);
+        self.free_slots.push(index);
+        name
+    }
+
     /// Drops every block that is not in use.
     pub(super) fn clear(&mut self, removed: &mut Vec<PrefixHash>) {
         while self.oldest != NONE {
-            let index = self.oldest;
-            let name = self.slots[index as usize].name;
-            self.unlink(index);
-            self.named.remove(&name);
-            self.free_slots.push(index);
-            removed.push(name);
+            removed.push(self.drop_oldest());
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStderr, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use partywall_engine_sim::tokens::{Domain, Words, fingerprint, of_chat, of_text};
 use serde_json::{Value, json};
@@ -10,9 +10,7 @@ use serde_json::{Value, json};
 use crate::Scratch;
 use crate::engine_sim::Engines;
 use crate::http::{Answer, ask, metric, post};
-
-/// What takes longer than this does not happen at all. Long, because test machines are busy.
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::patience::{LIMIT, until_or};
 
 /// Tokens in a block of the engines' caches.
 const BLOCK: u64 = 16;
@@ -129,7 +127,7 @@ impl Site {
             let before = known();
             let (path, body) = form.request(&prompt(*groups, 0), 3);
             assert_eq!(post(self.engines.http(replica), path, &body).0, 200);
-            until(|| known() != before, || format!("the gateway hears of replica {replica}"));
+            until_or(|| known() != before, || format!("the gateway hears of replica {replica}"));
             let completed = self.ask(form, &prompt(*groups, 1), 3);
             let Completed { decision, cached_tokens } = &completed;
             if decision.replica == replica
@@ -236,17 +234,6 @@ fn heard(text: &str) -> (String, String) {
     (words, events.last().copied().unwrap_or_default().to_owned())
 }
 
-#[track_caller]
-fn until(done: impl Fn() -> bool, what: impl Fn() -> String) {
-    let end = Instant::now() + LIMIT;
-    while !done() {
-        if Instant::now() >= end {
-            panic!("waited in vain until {}", what());
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// A prompt of a group: groups differ from their first token on, prompts of one are alike for 200.
 fn prompt(group: usize, number: usize) -> String {
     format!("{group:04}{}{number} and {}", "shared ".repeat(30), "own ".repeat(number % 7))
@@ -316,7 +303,7 @@ fn a_replica_that_dies_ends_its_streams_with_an_error_and_the_others_go_on() {
     }
     assert!(died > 0 && lived > 0, "{died} streams died and {lived} went on");
     let running = |replica| metric(site.engines.http(replica), "vllm:num_requests_running");
-    until(|| running(1) == 0.0, || "the replica hears that its clients have left".to_owned());
+    until_or(|| running(1) == 0.0, || "the replica hears that its clients have left".to_owned());
     for number in 0..10 {
         assert_eq!(site.complete(&prompt(number, 1), 5).decision.replica, 1);
     }
@@ -380,7 +367,7 @@ fn a_client_that_leaves_is_forgotten_by_the_engine() {
     drop(stream);
     let used =
         || site.engines("partywall_engine_sim_used_blocks") + site.engines("vllm:num_requests_running");
-    until(|| used() == 0.0, || "stream and blocks are free".to_owned());
+    until_or(|| used() == 0.0, || "stream and blocks are free".to_owned());
 }
 
 /// Whatever happens to events, requests are answered, each with what belongs to it; and once it is over the gateway knows again.

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Silence that is longer than this does not end. Long, because test machines are busy.
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::patience::LIMIT;
 
 /// An answer whose head has come.
 pub(crate) struct Answer {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// What takes longer than this does not happen at all. Long, because test machines are busy.
-const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 /// Waits until `done`; panics with `what` when that takes too long.
 #[track_caller]

@@ -41,18 +41,7 @@ fn stored_map(more: Vec<(&'static str, Value)>) -> Value {
 }
 
 fn stored() -> Stored {
-    Stored {
-        hashes: vec![EngineHash(11), EngineHash(22)],
-        parent: None,
-        tokens: vec![1, 2, 3, 4],
-        block_tokens: 2,
-        tier: Tier::Device,
-        lora: None,
-        cache_salt: None,
-        media: Vec::new(),
-        group: Group::default(),
-        remote: false,
-    }
+    Stored { hashes: vec![EngineHash(11), EngineHash(22)], ..super::stored(11, None, &[1, 2, 3, 4]) }
 }
 
 fn batch(events: impl IntoIterator<Item = Value>) -> Batch {

@@ -6,6 +6,7 @@ use partywall_routing::index::{EngineHash, Holder, Index, Limits, Tier};
 use partywall_routing::prefix::{Identity, Media, PrefixHash, blocks, content};
 use partywall_routing::replica::ReplicaId;
 
+use super::stored;
 use crate::kv_events::{Applied, Applier, Batch, Event, Group, Stored};
 
 const IDENTITY: Identity<'static> = Identity { model: "llama", lora: None, cache_salt: None };
@@ -29,22 +30,6 @@ impl World {
         let mut blocks = Vec::new();
         self.index.cached(prefixes, Nanos::ZERO, &mut blocks);
         blocks.first().copied().unwrap_or(0)
-    }
-}
-
-/// Blocks of two tokens, called as they are numbered from `first` on.
-fn stored(first: u64, parent: Option<u64>, tokens: &[u32]) -> Stored {
-    Stored {
-        hashes: (first..).take(tokens.len() / 2).map(EngineHash).collect(),
-        parent: parent.map(EngineHash),
-        tokens: tokens.to_vec(),
-        block_tokens: 2,
-        tier: Tier::Device,
-        lora: None,
-        cache_salt: None,
-        media: Vec::new(),
-        group: Group::default(),
-        remote: false,
     }
 }
 
