@@ -51,7 +51,8 @@ const COUNTED: [&str; 7] = [
 ];
 
 /// What of a tenant's facts is so at a moment.
-const STANDS: [&str; 4] = ["graphs_cut", "graphs_whole", "graphs_unsqueezed", "longest_resize_ns"];
+const STANDS: [&str; 5] =
+    ["graphs_cut", "graphs_whole", "graphs_unsqueezed", "longest_resize_ns", "slice_ns"];
 
 /// What stands around programs.
 #[derive(Debug, Clone, PartialEq, Eq)]

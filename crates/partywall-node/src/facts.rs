@@ -132,6 +132,8 @@ pub struct TenantView {
     pub graphs_whole: u32,
     /// Graphs that are held while it is squeezed, although it has a set for that: those that cannot be put onto it.
     pub graphs_unsqueezed: u32,
+    /// How long the device stays with one of its processes while others wait, where that was set; zero: as the driver has it.
+    pub slice_ns: Nanos,
     /// Time that launches waited for their turn, summed up over threads.
     pub held_ns: Nanos,
     /// Launches onto its squeezed set, a piece of a graph being one.
@@ -298,6 +300,7 @@ pub(crate) mod tests {
             graphs_cut: 0,
             graphs_whole: 0,
             graphs_unsqueezed: 0,
+            slice_ns: Nanos::ZERO,
             held_ns: Nanos::ZERO,
             squeezed_launches: 0,
             unsqueezed_launches: 0,

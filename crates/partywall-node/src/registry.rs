@@ -20,6 +20,7 @@ mod promises;
 mod requests;
 mod serve;
 mod signs;
+mod slices;
 mod state;
 mod steering;
 mod tenant;

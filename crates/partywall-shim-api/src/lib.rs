@@ -21,7 +21,7 @@ pub mod page;
 pub mod socket;
 
 /// The version of page and frames together. Both sides must have the same one.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// What can go wrong between shim and node.
 #[derive(Debug, thiserror::Error)]

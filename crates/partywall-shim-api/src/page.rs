@@ -200,6 +200,9 @@ pub struct NodeSide {
     pub hold: AtomicU32,
     /// When [`NodeSide::hold`] was last changed to or from [`HOLD_SQUEEZED`]. Written before it.
     pub resized_ns: AtomicU64,
+    /// How long the device is to stay with the process while others wait for their turn, in microseconds: its *time slice*. 0: as the
+    /// driver has it. It matters where processes take turns, without an MPS daemon.
+    pub slice_us: AtomicU32,
 }
 
 /// Copies of one direction, as the shim counts them. All since the page was made.
@@ -288,6 +291,8 @@ pub struct ShimSide {
     pub resize_ns: AtomicU64,
     /// The longest of these since the node last stored 0 here.
     pub longest_resize_ns: AtomicU64,
+    /// The time slice that the kernel's driver has taken for the process ([`NodeSide::slice_us`]); 0 before that, and where it was refused.
+    pub slice_us: AtomicU32,
 }
 
 /// What a latency-sensitive process's requests took: from the first launch after it was drained to when it was drained again. The last

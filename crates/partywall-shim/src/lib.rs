@@ -39,6 +39,7 @@ mod process;
 mod real;
 mod resolve;
 mod say;
+mod slices;
 mod sms;
 mod sys;
 

@@ -35,7 +35,7 @@ use crate::clock::now_ns;
 use crate::coverage;
 use crate::process::{page, set_page, variable};
 use crate::say::say;
-use crate::{launch, memory};
+use crate::{launch, memory, slices};
 
 /// How long a node may take to answer. It answers from memory, but with hundreds of processes that begin at once on two processors it
 /// took more than two seconds to get to it, and a process that is not answered is out of memory. That a node is dead is known
@@ -370,6 +370,7 @@ impl Node {
                 Ok(None) => coverage::send_new(),
                 Err(_) => return,
             }
+            slices::follow();
         }
     }
 

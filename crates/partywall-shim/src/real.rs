@@ -26,6 +26,12 @@ pub(crate) fn library() -> Option<*mut c_void> {
     (handle != NONE).then_some(handle)
 }
 
+/// Whether it has been opened.
+pub(crate) fn is_open() -> bool {
+    let handle = HANDLE.load(Ordering::Acquire);
+    !handle.is_null() && handle != NONE
+}
+
 fn open() -> *mut c_void {
     let handle = search::open().unwrap_or(NONE);
     let before = HANDLE.compare_exchange(std::ptr::null_mut(), handle, Ordering::AcqRel, Ordering::Acquire);

@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, Ordering::Relaxed};
@@ -378,7 +379,12 @@ impl Device {
     }
 
     /// This process's entry, if it has one.
-    fn own_entry(&self) -> Option<&Entry> {
+    /// The file that processes share.
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
+    pub(crate) fn own_entry(&self) -> Option<&Entry> {
         self.own_index().and_then(|index| self.shared().entries.get(index))
     }
 
@@ -438,6 +444,7 @@ impl Device {
         }
         entry.contexts.store(0, Relaxed);
         entry.fault.store(0, Relaxed);
+        entry.slice_us.store(0, Relaxed);
         entry.mps_group.store(mps_group, Relaxed);
         let pid = std::process::id();
         entry.start_time.store(process::start_time(pid).unwrap_or(0), Relaxed);

@@ -19,6 +19,7 @@ mod memory;
 mod nvml;
 mod objects;
 mod process;
+mod slices;
 
 #[cfg(test)]
 mod tests;

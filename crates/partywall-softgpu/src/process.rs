@@ -11,6 +11,7 @@ use crate::error::Code;
 use crate::memory::Memory;
 use crate::memory::pool::Pool;
 use crate::objects::Objects;
+use crate::slices;
 
 /// Everything of a process that called `cuInit`.
 pub(crate) struct Process {
@@ -238,6 +239,9 @@ impl Process {
         self.device
             .add_context(self.mps.map_or(0, |client| client.group))
             .map_err(|error| code_of(&error))?;
+        if self.mps.is_none() {
+            slices::ask(self.device);
+        }
         let sms = match affinity {
             Some(count) => SmSet::of(self.sms().iter().take(count as usize)),
             None => self.sms(),

@@ -53,7 +53,20 @@ mod tests;
 /// How long a process can be active at a time.
 pub const LIMIT: Nanos = Nanos::from_millis(500);
 
-/// Whether launches are decided about, and how, as in `chunks=2,chunk=100us,launches=16,release=50us,squeezed=16sms,fixed`, each part optional, or `off`.
+/// The shortest time slice. With 50 us on an H200 (driver 580) two processes at work made no progress: what a change of hands takes is
+/// more.
+pub const SLICE_MIN: Nanos = Nanos::from_micros(100);
+
+/// The shortest where several best-effort processes take turns with each other.
+pub const SHARED_SLICE: Nanos = Nanos::from_millis(1);
+
+/// The longest.
+pub const SLICE_MAX: Nanos = Nanos::from_millis(1_000);
+
+/// The time slice of latency-sensitive processes where best-effort ones have a short one: a request is not interrupted.
+pub const LS_SLICE: Nanos = Nanos::from_millis(20);
+
+/// Whether launches are decided about, and how, as in `chunks=2,chunk=100us,launches=16,release=50us,squeezed=16sms,slice=200us,fixed`, each part optional, or `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaunchOptions {
     /// Whether they are at all; otherwise they go straight to the driver, and are counted.
@@ -68,6 +81,9 @@ pub struct LaunchOptions {
     pub release: Nanos,
     /// The SMs that are left to best-effort tenants instead of being held, unless they say otherwise themselves.
     pub squeezed: Option<Share>,
+    /// The time slice of best-effort processes, where processes take turns: how long one keeps the device while others wait. `None`: as
+    /// the driver has it, 2 ms.
+    pub slice: Option<Nanos>,
     /// Whether best-effort tenants are given more or less room ([`Setting`]) as promises allow; otherwise what is said here stays.
     pub steered: bool,
 }
@@ -99,6 +115,16 @@ impl fmt::Display for Setting {
 }
 
 impl LaunchOptions {
+    /// The time slice of processes of a class in microseconds, while there are so many best-effort processes; 0: as the driver has it.
+    pub fn slice_us(&self, class: Class, best_effort: usize) -> u32 {
+        let slice = self.slice.map(|slice| match class {
+            Class::BestEffort if best_effort > 1 => slice.max(SHARED_SLICE),
+            Class::BestEffort => slice,
+            Class::LatencySensitive => LS_SLICE,
+        });
+        slice.and_then(|slice| u32::try_from(slice.0 / 1_000).ok()).unwrap_or(0)
+    }
+
     /// What holds at first, and where nobody has a promise. `squeezes`: whether any tenant has a squeezed set.
     pub const fn setting(&self, squeezes: bool) -> Setting {
         Setting { hold: true, squeezed: squeezes, chunk: self.chunk }
@@ -129,6 +155,7 @@ impl Default for LaunchOptions {
             launches: 16,
             release: Nanos::from_micros(50),
             squeezed: None,
+            slice: None,
             steered: true,
         }
     }
@@ -146,6 +173,7 @@ impl FromStr for LaunchOptions {
                 Some(("chunk", time)) => options.chunk = value(part, time)?,
                 Some(("launches", count)) => options.launches = value(part, count)?,
                 Some(("release", time)) => options.release = value(part, time)?,
+                Some(("slice", time)) => options.slice = Some(slice(part, time)?),
                 Some(("squeezed", share)) => options.squeezed = Some(squeezed(part, share)?),
                 None if part == "fixed" => options.steered = false,
                 _ => return Err(OptionsError::Launches(part.to_owned())),
@@ -162,6 +190,20 @@ impl FromStr for LaunchOptions {
         }
         Ok(options)
     }
+}
+
+/// A time slice that a device can have.
+fn slice(part: &str, text: &str) -> Result<Nanos, OptionsError> {
+    let slice: Nanos = value(part, text)?;
+    if !(SLICE_MIN..=SLICE_MAX).contains(&slice) {
+        let reason = format!(
+            "a time slice is {} us to {} ms: after a shorter one a process would have done nothing since it got the device",
+            SLICE_MIN.0 / 1_000,
+            SLICE_MAX.0 / 1_000_000
+        );
+        return Err(OptionsError::Value { part: part.to_owned(), reason });
+    }
+    Ok(slice)
 }
 
 /// A share, of which a number alone is one of SMs.

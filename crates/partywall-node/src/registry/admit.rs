@@ -175,6 +175,9 @@ impl State {
         member.publish(self.leases.quota(id), self.leases.used(id), &lease);
         let (page, copies) = (Arc::clone(&member.page), Arc::clone(&member.copies));
         connection.stage = Stage::Member(Box::new(member));
+        // Before the process has its page: the driver asks for a slice soon after that.
+        self.say_slices();
+        let connection = self.connections.get_mut(&number).ok_or(Error::Closed)?;
         let welcome = ToShim::Welcome { version: VERSION, lease_bytes: lease.lease.0 };
         let descriptors = [file.as_fd(), bell.as_fd()];
         connection.socket.as_ref().ok_or(Error::Closed)?.send(&welcome.encode(), &descriptors)?;

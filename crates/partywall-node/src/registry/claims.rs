@@ -57,6 +57,8 @@ pub(crate) struct Levels {
     /// From a decision about the SMs to the first launch that followed it: the last time, and at most.
     pub(crate) resize_ns: u64,
     pub(crate) longest_resize_ns: u64,
+    /// The time slice; 0: as the driver has it.
+    pub(crate) slice_us: u32,
 }
 
 /// A process's page as far as it made sense.
@@ -129,6 +131,7 @@ impl Claims {
         // Any number makes sense: graphs are the program's.
         let graphs = [&shim.graphs_cut, &shim.graphs_whole, &shim.graphs_unsqueezed];
         levels.graphs = graphs.map(|count| count.load(Ordering::Relaxed));
+        levels.slice_us = shim.slice_us.load(Ordering::Relaxed);
         sense &= held(&mut levels.resize_ns, &shim.resize_ns);
         sense &= held(&mut levels.longest_resize_ns, &shim.longest_resize_ns);
         sense

@@ -314,6 +314,7 @@ impl State {
             self.dirty.insert(member.tenant);
             member.leave_alone();
             self.promises.remove(now, number);
+            self.say_slices();
             if let Some(arbiter) = &self.arbiter {
                 arbiter.remove(ProcessId(number));
             }

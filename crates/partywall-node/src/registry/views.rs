@@ -84,7 +84,7 @@ impl State {
             let of_member = |(_, _, member): (u64, &Connection, &Member)| member.claims.levels.graphs[kind];
             self.members(id).map(of_member).fold(0, u32::saturating_add)
         };
-        let resized = |of: fn(&Levels) -> u64| {
+        let longest = |of: fn(&Levels) -> u64| {
             Nanos(self.members(id).map(|(_, _, member)| of(&member.claims.levels)).max().unwrap_or(0))
         };
         TenantView {
@@ -108,12 +108,13 @@ impl State {
             graphs_cut: graphs(0),
             graphs_whole: graphs(1),
             graphs_unsqueezed: graphs(2),
+            slice_ns: longest(|levels| u64::from(levels.slice_us) * 1_000),
             held_ns: Nanos(counters.held_ns),
             squeezed_launches: counters.squeezed_launches,
             unsqueezed_launches: counters.unsqueezed_launches,
             resizes: counters.resizes,
-            resize_ns: resized(|levels| levels.resize_ns),
-            longest_resize_ns: resized(|levels| levels.longest_resize_ns),
+            resize_ns: longest(|levels| levels.resize_ns),
+            longest_resize_ns: longest(|levels| levels.longest_resize_ns),
             late_packets: tenant.ended_late + self.members(id).map(late).sum::<u64>(),
             coverage: tenant.coverage_view(),
             notices: tenant.notices.iter().cloned().collect(),

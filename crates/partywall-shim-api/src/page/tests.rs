@@ -4,8 +4,8 @@ use super::*;
 
 /// Whoever changes this changes [`VERSION`]: a shim of yesterday may be running inside a tenant.
 #[test]
-fn the_layout_is_that_of_version_5() {
-    assert_eq!(VERSION, 5);
+fn the_layout_is_that_of_version_6() {
+    assert_eq!(VERSION, 6);
     let at = [
         ("header", offset_of!(Page, header), 0),
         ("header.version", offset_of!(Page, header.version), 8),
@@ -27,28 +27,30 @@ fn the_layout_is_that_of_version_5() {
         ("node.chunk_ns", offset_of!(Page, node.chunk_ns), 176),
         ("node.hold", offset_of!(Page, node.hold), 180),
         ("node.resized_ns", offset_of!(Page, node.resized_ns), 184),
-        ("shim", offset_of!(Page, shim), 192),
-        ("shim.copies", offset_of!(Page, shim.0.copies), 208),
-        ("shim.launches", offset_of!(Page, shim.0.launches), 320),
-        ("shim.memory_by_path", offset_of!(Page, shim.0.memory_by_path), 352),
-        ("shim.refusals", offset_of!(Page, shim.0.refusals), 440),
-        ("shim.covered_unknown", offset_of!(Page, shim.0.covered_unknown), 460),
-        ("shim.announced", offset_of!(Page, shim.0.announced), 512),
-        ("shim.chunks", offset_of!(Page, shim.0.chunks), 640),
-        ("shim.active", offset_of!(Page, shim.0.active), 704),
-        ("shim.longest_launch_ns", offset_of!(Page, shim.0.longest_launch_ns), 720),
-        ("shim.graphs_whole", offset_of!(Page, shim.0.graphs_whole), 732),
-        ("shim.requests", offset_of!(Page, shim.0.requests), 736),
-        ("shim.requests.times", offset_of!(Page, shim.0.requests.times), 752),
-        ("shim.fault_ns", offset_of!(Page, shim.0.fault_ns), 4848),
-        ("shim.fault_code", offset_of!(Page, shim.0.fault_code), 4856),
-        ("shim.squeezed_launches", offset_of!(Page, shim.0.squeezed_launches), 4864),
-        ("shim.longest_resize_ns", offset_of!(Page, shim.0.longest_resize_ns), 4896),
+        ("node.slice_us", offset_of!(Page, node.slice_us), 192),
+        ("shim", offset_of!(Page, shim), 256),
+        ("shim.copies", offset_of!(Page, shim.0.copies), 272),
+        ("shim.launches", offset_of!(Page, shim.0.launches), 384),
+        ("shim.memory_by_path", offset_of!(Page, shim.0.memory_by_path), 416),
+        ("shim.refusals", offset_of!(Page, shim.0.refusals), 504),
+        ("shim.covered_unknown", offset_of!(Page, shim.0.covered_unknown), 524),
+        ("shim.announced", offset_of!(Page, shim.0.announced), 576),
+        ("shim.chunks", offset_of!(Page, shim.0.chunks), 704),
+        ("shim.active", offset_of!(Page, shim.0.active), 768),
+        ("shim.longest_launch_ns", offset_of!(Page, shim.0.longest_launch_ns), 784),
+        ("shim.graphs_whole", offset_of!(Page, shim.0.graphs_whole), 796),
+        ("shim.requests", offset_of!(Page, shim.0.requests), 800),
+        ("shim.requests.times", offset_of!(Page, shim.0.requests.times), 816),
+        ("shim.fault_ns", offset_of!(Page, shim.0.fault_ns), 4912),
+        ("shim.fault_code", offset_of!(Page, shim.0.fault_code), 4920),
+        ("shim.squeezed_launches", offset_of!(Page, shim.0.squeezed_launches), 4992),
+        ("shim.longest_resize_ns", offset_of!(Page, shim.0.longest_resize_ns), 4960),
+        ("shim.slice_us", offset_of!(Page, shim.0.slice_us), 4968),
     ];
     for (name, found, expected) in at {
         assert_eq!(found, expected, "{name}");
     }
-    assert_eq!(size_of::<Page>(), 4928);
+    assert_eq!(size_of::<Page>(), 4992);
 }
 
 #[test]
@@ -95,7 +97,7 @@ fn what_is_no_page_of_this_version_is_refused() {
     let (page, file) = Mapped::create(1, 1, 0, None).unwrap();
     page.header.version.store(VERSION + 1, Ordering::Relaxed);
     let message = Mapped::open(&file).unwrap_err().to_string();
-    assert!(message.contains("version 5") && message.contains("one version of Partywall"), "{message}");
+    assert!(message.contains("version 6") && message.contains("one version of Partywall"), "{message}");
     let short = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();
     let message = Mapped::open(&short).unwrap_err().to_string();
     assert!(message.contains("0 bytes") && message.contains("8192 bytes, sealed"), "{message}");

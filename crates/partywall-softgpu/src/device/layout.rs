@@ -80,7 +80,8 @@ pub(crate) struct Entry {
     pub(crate) mps_group: AtomicU64,
     /// The error that ended its contexts; 0 for none.
     pub(crate) fault: AtomicU32,
-    _unused: AtomicU32,
+    /// How long it keeps the device while others wait, in microseconds; 0: as usual.
+    pub(crate) slice_us: AtomicU32,
     pub(crate) launches: AtomicU64,
     pub(crate) busy_ns: AtomicU64,
     pub(crate) link_bytes: [AtomicU64; 2],

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::device::{Device, DeviceError};
 
-/// How long a group may go on while another waits. An estimate: about what time-slicing on data-centre parts shows.
-pub const SLICE_NS: u64 = 2_000_000;
+/// How long a group may go on while another waits, unless it was told otherwise: what the driver 580 asks for.
+pub const SLICE_NS: u64 = 2_048_000;
 
 /// Who waits says so again and again; one that has not for so long is gone.
 const PATIENCE_NS: u64 = 50_000_000;
@@ -38,8 +38,9 @@ impl Device {
             next != 0 && next != group && now.saturating_sub(turns.next_at.load(Relaxed)) < PATIENCE_NS;
         let start = if owner == group {
             // Who has had a slice lets the one that waits go first.
-            if waits && now.saturating_sub(turns.since.load(Relaxed)) >= SLICE_NS {
-                return Ok(Turn::Wait(now + SLICE_NS / 20));
+            let slice = self.slice_ns();
+            if waits && now.saturating_sub(turns.since.load(Relaxed)) >= slice {
+                return Ok(Turn::Wait(now + slice / 20));
             }
             // A stream that is behind must not run in the time of those before.
             ready.max(turns.since.load(Relaxed))
@@ -101,9 +102,9 @@ mod tests {
         now += 1_000;
         assert!(matches!(ask(2, now, 1_000), Turn::Wait(_)));
         // Still within the slice.
-        now += 1_000_000;
+        now += SLICE_NS / 2;
         assert_eq!(ask(1, now, 1_000_000), Turn::Runs(now));
-        now += 1_000_000;
+        now += SLICE_NS / 2;
         assert!(matches!(ask(1, now, 1_000_000), Turn::Wait(_)), "the slice is over");
         // The other one never comes back.
         now += PATIENCE_NS;

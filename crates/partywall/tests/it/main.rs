@@ -17,6 +17,7 @@ mod measure;
 mod patience;
 mod promises;
 mod simulated;
+mod slices;
 mod squeezed;
 mod tenants;
 mod vram;

@@ -63,6 +63,7 @@ fn a_tenant_beside_one_that_never_rests_is_not_starved() {
     until("the neighbour is held", || node.view(TenantId(2)).held_ns > Nanos::ZERO);
     let before = launches(2);
     until("the neighbour gets on", || launches(2) > before + 5);
+    until("a request is through", || launches(1) > 2);
     end(request);
     end(greedy);
 }
