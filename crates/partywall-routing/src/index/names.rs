@@ -117,6 +117,7 @@ impl Names {
             if is_common {
                 self.common.set(entry, slot);
             } else if self.own.put(name, slot) == Put::Refused {
+                // It stays where it was.
                 return Put::Refused;
             } else {
                 self.common.remove(name, entry);

@@ -4,6 +4,9 @@ use super::{EngineHash, Index, Tier, many};
 use crate::prefix::PrefixHash;
 use crate::table::{Put, Taken};
 
+/// Names that are noted together. Where one is there already the rest of them is looked at again, so they are not all that come.
+const TOGETHER: usize = 128;
+
 impl Index {
     /// Stores blocks behind a place, or at the beginning. How many found room.
     pub(super) fn place(
@@ -108,10 +111,13 @@ impl Index {
         let first = self.runs.run(run).start + at;
         let mut done = 0;
         while done < blocks.len() {
-            let slot = first + done as u32;
+            let end = blocks.len().min(done + TOGETHER);
             let names = &mut self.caches[cache as usize].names[tier as usize];
-            done += names.put_new(&blocks[done..], slot, &self.runs.arena);
-            let Some(&(name, _)) = blocks.get(done) else { return };
+            done += names.put_new(&blocks[done..end], first + done as u32, &self.runs.arena);
+            if done == end {
+                continue;
+            }
+            let (name, _) = blocks[done];
             let slot = first + done as u32;
             match names.put(name, slot, &self.runs.arena) {
                 Put::New => {}
