@@ -23,9 +23,12 @@
 //! the end, as engines do, costs a smaller number in a record and cuts nothing.
 //!
 //! **Removals by name.** For each holder and tier there is a flat table from the engine's hash to the block's slot. Slots never move while
-//! they are held (not when a run is cut, not when it shrinks), so nothing in these tables has ever to be looked for and changed. It is
-//! what most of the memory goes to: 13 bytes for each block of each holder, divided by how full the table is, and 12 bytes for each block
-//! that is held at all. Forgetting a holder goes through its own table and costs as much as it holds.
+//! they are held (not when a run is cut, not when it shrinks), so nothing in these tables has ever to be looked for and changed. They are
+//! the only thing that a block costs a random access to memory for, when it is stored and when it is removed, and most of what that
+//! takes. So each access is one cache line, fetched while others are waited for, and the tables are small: an entry is the slot and a few
+//! bits of the name. The name itself is beside the block, once for all holders that call it the same, as engines do that make names
+//! from contents alone; only a holder that has another name for the block keeps that in full. A block takes 20 bytes, and 13 to 26 for
+//! each of its holders, or 17 to 35 under another name. Forgetting a holder goes through its own table and costs as much as it holds.
 //!
 //! # What is exact
 //!
@@ -67,16 +70,21 @@ use crate::prefix::PrefixHash;
 use crate::replica::ReplicaId;
 
 mod arena;
+mod heads;
 mod held;
+mod names;
 mod placing;
 #[cfg(test)]
 mod reference;
 mod runs;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod walk;
 
 use crate::table::{KeyTable, Taken};
+use arena::Arena;
+use names::Names;
 use runs::{MAX_LANES, NONE, Runs};
 
 /// A block as an engine names it: its own number, or the first 8 bytes of its own hash. It means nothing outside of the engine.
@@ -107,9 +115,9 @@ pub enum Tier {
 /// How much may be in an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Distinct blocks of all holders together; 12 bytes each.
+    /// Distinct blocks of all holders together; 20 bytes each.
     pub blocks: u32,
-    /// Blocks of one holder in all its tiers; 17 to 35 bytes each.
+    /// Blocks of one holder in all its tiers; 13 to 26 bytes each, 17 to 35 if it has names of its own for them.
     pub blocks_per_holder: u32,
     /// Replicas: the highest id, plus one.
     pub replicas: u32,
@@ -183,14 +191,14 @@ pub struct Index {
 struct Cache {
     replica: u32,
     /// By tier: the engine's names.
-    keys: [KeyTable; 3],
+    names: [Names; 3],
     /// By tier: the lane of what is there or nearer. Equal while no block came for the further tier.
     lanes: [u32; 3],
 }
 
 impl Cache {
     fn blocks(&self) -> usize {
-        self.keys.iter().map(KeyTable::len).sum()
+        self.names.iter().map(Names::len).sum()
     }
 
     /// The lanes that a block of this tier counts for.
@@ -207,8 +215,8 @@ impl Cache {
     }
 
     /// The slot of a block in any tier.
-    fn slot(&self, hash: EngineHash) -> Option<u32> {
-        self.keys.iter().find_map(|keys| keys.get(hash.0))
+    fn slot(&self, hash: EngineHash, arena: &Arena) -> Option<u32> {
+        self.names.iter().find_map(|names| names.get(hash, arena))
     }
 }
 
@@ -246,7 +254,7 @@ impl Index {
         let after = match parent {
             None => None,
             Some(parent) => {
-                let slot = self.caches[cache as usize].slot(parent);
+                let slot = self.caches[cache as usize].slot(parent, &self.runs.arena);
                 let Some(place) = slot.and_then(|slot| self.runs.place(slot)) else {
                     self.counts.orphans += blocks.len() as u64;
                     return 0;
@@ -276,7 +284,7 @@ impl Index {
             let known = &self.caches[cache as usize];
             if !opened || known.blocks() >= self.limits.blocks_per_holder as usize {
                 self.counts.refused += 1;
-            } else if let Some(slot) = known.slot(hash)
+            } else if let Some(slot) = known.slot(hash, &self.runs.arena)
                 && let Some((run, at)) = self.runs.place(slot)
             {
                 self.put_one(cache, tier, hash, run, at);
@@ -298,20 +306,16 @@ impl Index {
         let mut removed = 0;
         // Engines evict from the end of a prompt: slots that go down one by one go together.
         let mut gone: Vec<(u32, u32)> = Vec::new();
-        let keys = &mut self.caches[cache as usize].keys[tier as usize];
-        keys.take_all(
-            hashes,
-            |hash| hash.0,
-            |taken| {
-                removed += usize::from(taken != Taken::Unknown);
-                if let Taken::Last { slot } = taken {
-                    match gone.last_mut() {
-                        Some((from, _)) if slot + 1 == *from => *from = slot,
-                        _ => gone.push((slot, slot + 1)),
-                    }
+        let names = &mut self.caches[cache as usize].names[tier as usize];
+        names.take_all(hashes, &self.runs.arena, |taken| {
+            removed += usize::from(taken != Taken::Unknown);
+            if let Taken::Last { slot } = taken {
+                match gone.last_mut() {
+                    Some((from, _)) if slot + 1 == *from => *from = slot,
+                    _ => gone.push((slot, slot + 1)),
                 }
-            },
-        );
+            }
+        });
         let (lanes, count) = self.caches[cache as usize].lanes_of(tier);
         for (from, to) in gone {
             self.release(&lanes[..count], from, to);
@@ -343,7 +347,7 @@ impl Index {
 
     /// What a block that a holder holds stands for: what hashes of its children are made from.
     pub fn prefix(&self, holder: Holder, hash: EngineHash) -> Option<PrefixHash> {
-        let slot = self.caches[self.find(holder)? as usize].slot(hash)?;
+        let slot = self.caches[self.find(holder)? as usize].slot(hash, &self.runs.arena)?;
         Some(PrefixHash(self.runs.arena.hash(slot)))
     }
 
@@ -390,8 +394,8 @@ impl Index {
 
     /// Bytes of memory that it takes.
     pub fn bytes(&self) -> usize {
-        let keys = self.caches.iter().flat_map(|cache| &cache.keys).map(KeyTable::bytes).sum::<usize>();
-        keys + self.runs.bytes() + self.more.bytes() + self.caches.capacity() * size_of::<Cache>()
+        let names = self.caches.iter().flat_map(|cache| &cache.names).map(Names::bytes).sum::<usize>();
+        names + self.runs.bytes() + self.more.bytes() + self.caches.capacity() * size_of::<Cache>()
     }
 
     fn find(&self, holder: Holder) -> Option<u32> {
@@ -416,7 +420,7 @@ impl Index {
         if holder.rank as usize >= ranks.len() {
             ranks.resize(holder.rank as usize + 1, NONE);
         }
-        let cache = Cache { replica: holder.replica.0, keys: <[KeyTable; 3]>::default(), lanes: [lane; 3] };
+        let cache = Cache { replica: holder.replica.0, names: <[Names; 3]>::default(), lanes: [lane; 3] };
         let number = match self.free_caches.pop() {
             Some(free) => {
                 self.caches[free as usize] = cache;
@@ -484,9 +488,9 @@ impl Index {
         let known = &mut self.caches[cache as usize];
         let (all, count) = known.lanes_of(Tier::Device);
         let lanes = &all[..count];
-        let keys = std::mem::take(&mut known.keys);
-        self.counts.cleared += keys.iter().map(|keys| keys.len() as u64).sum::<u64>();
-        for slot in keys.iter().flat_map(KeyTable::slots) {
+        let names = std::mem::take(&mut known.names);
+        self.counts.cleared += names.iter().map(|names| names.len() as u64).sum::<u64>();
+        for slot in names.iter().flat_map(Names::slots) {
             for &lane in lanes {
                 if self.more.len() > 0 {
                     self.more.forget(many(lane, slot));

@@ -1,16 +1,18 @@
-//! Flat tables with open addressing: no pointers, one or two cache lines for most probes, nothing left behind by a removal.
+//! A flat table with open addressing: no pointers, one or two cache lines for most probes, nothing left behind by a removal.
 //!
-//! Both probe linearly and close the gap when an entry goes, so a table that is always in motion stays as quick as a new one. Keys
+//! It probes linearly and closes the gap when an entry goes, so a table that is always in motion stays as quick as a new one. Keys
 //! are hashes already, but whoever sends events chooses them: they are mixed, so that small or regular keys spread too.
 
 use std::collections::BTreeMap;
+
+use prefetch_index::prefetch_index;
 
 /// 2^64 divided by the golden ratio: multiples of it are spread evenly.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Entries that a table begins with, as a power of two.
 const FIRST_BITS: u32 = 4;
-/// How many keys it is worth to touch before they are probed for.
-const AHEAD: usize = 48;
+/// How many keys are fetched before they are probed for.
+const AHEAD: usize = 16;
 /// How many entries are looked at together.
 const GROUP: usize = 8;
 /// How many groups are looked at for one key. Keys that are spread need one or two; whoever chooses them so that they need more
@@ -22,7 +24,7 @@ const HIGH: u64 = 0x8080_8080_8080_8080;
 
 /// From a key that an engine made up to a place and a number of copies.
 ///
-/// It is most of what the index touches and most of its memory: 13 bytes for an entry. Beside the entries there is a byte for each, zero
+/// An entry takes 13 bytes. Beside the entries there is a byte for each, zero
 /// when it is free, otherwise seven bits of its key. A probe looks at eight of these at a time, without a branch for each, and reads
 /// an entry only where the bytes agree, so there is hardly a branch that the processor cannot foresee.
 #[derive(Debug, Clone, Default)]
@@ -124,7 +126,7 @@ impl KeyTable {
         self.reserve(items.len());
         let mut slot = first;
         for items in items.chunks(AHEAD) {
-            self.touch(items.iter().map(&key));
+            items.iter().for_each(|item| self.prefetch(key(item)));
             for item in items {
                 let key = key(item);
                 let Probe::Free(at) = self.probe(key) else { return (slot - first) as usize };
@@ -137,29 +139,14 @@ impl KeyTable {
         items.len()
     }
 
-    /// Takes one copy of each of the keys away.
+    /// Says that this key will be probed for soon: the memory is then near when it comes.
     #[inline]
-    pub(crate) fn take_all<T>(&mut self, items: &[T], key: impl Fn(&T) -> u64, mut taken: impl FnMut(Taken)) {
-        for items in items.chunks(AHEAD) {
-            self.touch(items.iter().map(&key));
-            for item in items {
-                taken(self.take(key(item)));
-            }
-        }
-    }
-
-    /// Reads what probes for these keys will need, without waiting for one before the next: the memory is then near when they come.
-    #[inline]
-    fn touch(&self, keys: impl Iterator<Item = u64>) {
-        if self.entries.is_empty() {
-            return;
-        }
-        let mut all = 0;
-        for key in keys {
+    pub(crate) fn prefetch(&self, key: u64) {
+        if self.len > 0 {
             let home = self.home(key);
-            all ^= self.entries[home][2] ^ u32::from(self.tags[home]);
+            prefetch_index(&self.tags, home);
+            prefetch_index(&self.entries, home);
         }
-        std::hint::black_box(all);
     }
 
     /// Notes that the key is at the place, once more if it is there already.
@@ -320,141 +307,6 @@ fn tag_of(key: u64) -> u8 {
 
 /// Mixes a key; the upper bits are the best.
 #[inline]
-fn spread(key: u64) -> u64 {
+pub(crate) fn spread(key: u64) -> u64 {
     (key ^ (key >> 32)).wrapping_mul(SPREAD)
-}
-
-/// From the hash that a run begins with to candidates for the run. It keeps 32 bits of each hash, so whoever asks checks the run.
-///
-/// Most questions are about blocks that no run begins with. They are answered by a byte for each entry: which eighths of the hashes
-/// with this home are there.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct HeadTable {
-    entries: Vec<Head>,
-    eighths: Vec<u8>,
-    len: usize,
-    bits: u32,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Head {
-    tag: u32,
-    run: u32,
-}
-
-/// The most entries of a table of heads, as a power of two: a tag of 32 bits has three to spare then.
-const MAX_HEAD_BITS: u32 = 29;
-
-/// An entry without a run.
-const FREE: Head = Head { tag: 0, run: u32::MAX };
-
-impl HeadTable {
-    /// Bytes that it takes.
-    pub(crate) fn bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Head>() + self.eighths.capacity()
-    }
-
-    /// The first run whose head may be this hash and is, as `is` says.
-    #[inline]
-    pub(crate) fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
-        if self.entries.is_empty() {
-            return None;
-        }
-        let tag = tag(hash);
-        let mut at = self.home(tag);
-        if self.eighths[at] & self.eighth(tag) == 0 {
-            return None;
-        }
-        let mask = self.entries.len() - 1;
-        loop {
-            let head = self.entries[at & mask];
-            if head.run == FREE.run {
-                return None;
-            }
-            if head.tag == tag && is(head.run) {
-                return Some(head.run);
-            }
-            at += 1;
-        }
-    }
-
-    /// Notes that a run begins with this hash.
-    pub(crate) fn insert(&mut self, hash: u64, run: u32) {
-        if (self.len + 1) * 2 > self.entries.len() && self.bits < MAX_HEAD_BITS {
-            self.grow();
-        }
-        self.place(Head { tag: tag(hash), run });
-        self.len += 1;
-    }
-
-    /// Forgets that this run begins with this hash.
-    pub(crate) fn remove(&mut self, hash: u64, run: u32) {
-        if self.entries.is_empty() {
-            return;
-        }
-        let mask = self.entries.len() - 1;
-        let tag = tag(hash);
-        let mut gap = self.home(tag);
-        while self.entries[gap].run != run || self.entries[gap].tag != tag {
-            if self.entries[gap].run == FREE.run {
-                return;
-            }
-            gap = (gap + 1) & mask;
-        }
-        self.len -= 1;
-        let mut next = (gap + 1) & mask;
-        while self.entries[next].run != FREE.run {
-            let home = self.home(self.entries[next].tag);
-            if next.wrapping_sub(home) & mask >= next.wrapping_sub(gap) & mask {
-                self.entries[gap] = self.entries[next];
-                gap = next;
-            }
-            next = (next + 1) & mask;
-        }
-        self.entries[gap] = FREE;
-        let home = self.home(tag);
-        let mut at = home;
-        let mut eighths = 0;
-        while self.entries[at].run != FREE.run {
-            if self.home(self.entries[at].tag) == home {
-                eighths |= self.eighth(self.entries[at].tag);
-            }
-            at = (at + 1) & mask;
-        }
-        self.eighths[home] = eighths;
-    }
-
-    #[inline]
-    fn home(&self, tag: u32) -> usize {
-        (tag >> (32 - self.bits)) as usize
-    }
-
-    #[inline]
-    fn eighth(&self, tag: u32) -> u8 {
-        1 << (tag >> (29 - self.bits) & 7)
-    }
-
-    fn place(&mut self, head: Head) {
-        let mask = self.entries.len() - 1;
-        let mut at = self.home(head.tag);
-        while self.entries[at].run != FREE.run {
-            at = (at + 1) & mask;
-        }
-        self.entries[at] = head;
-        let home = self.home(head.tag);
-        self.eighths[home] |= self.eighth(head.tag);
-    }
-
-    fn grow(&mut self) {
-        self.bits = if self.entries.is_empty() { FIRST_BITS } else { self.bits + 1 };
-        let old = std::mem::replace(&mut self.entries, vec![FREE; 1 << self.bits]);
-        self.eighths = vec![0; 1 << self.bits];
-        for head in old.into_iter().filter(|head| head.run != FREE.run) {
-            self.place(head);
-        }
-    }
-}
-
-fn tag(hash: u64) -> u32 {
-    (spread(hash) >> 32) as u32
 }

@@ -1,9 +1,14 @@
-//! Where the hashes of runs lie: one list, handed out in stretches.
+//! Where the hashes and names of the blocks of runs lie: one list, handed out in stretches.
 //!
 //! A place in it (a *slot*) never moves as long as it is in use, so other tables can name a block by its slot. A stretch that is given
 //! back is joined with free neighbours at once: the first and the last slot of a free stretch carry its length, as in Knuth's boundary
 //! tags. Free stretches of similar size are on one list. Where no free stretch is large enough a smaller one is handed out before the
 //! list grows much: whoever asks takes several.
+
+use prefetch_index::prefetch_index;
+
+use super::EngineHash;
+use crate::prefix::PrefixHash;
 
 /// In the owner of a slot: it is free, and the other bits are the length of the free stretch, which counts at its two ends only.
 const FREE: u32 = 1 << 31;
@@ -14,10 +19,12 @@ const NONE: u32 = u32::MAX;
 /// How many stretches of the same list as the wanted size are looked at before a larger one is cut.
 const LOOKS: u32 = 4;
 
-/// Hashes and whose they are, slot by slot.
+/// Hashes, names and whose they are, slot by slot.
 #[derive(Debug, Clone)]
 pub(super) struct Arena {
     hashes: Vec<u64>,
+    /// What the engine that stored a block first calls it.
+    names: Vec<u64>,
     owners: Vec<u32>,
     /// The first free stretch of each size; size `i` is from 2^i slots.
     lists: [u32; 32],
@@ -30,6 +37,7 @@ impl Arena {
     pub(super) fn new(limit: u32) -> Self {
         Self {
             hashes: Vec::new(),
+            names: Vec::new(),
             owners: Vec::new(),
             lists: [NONE; 32],
             free: 0,
@@ -39,7 +47,8 @@ impl Arena {
 
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
-        self.hashes.capacity() * size_of::<u64>() + self.owners.capacity() * size_of::<u32>()
+        (self.hashes.capacity() + self.names.capacity()) * size_of::<u64>()
+            + self.owners.capacity() * size_of::<u32>()
     }
 
     /// Slots in use.
@@ -59,17 +68,38 @@ impl Arena {
         &self.hashes[start as usize..(start + len) as usize]
     }
 
+    /// What the block at a slot in use is called.
+    #[inline]
+    pub(super) fn name(&self, slot: u32) -> u64 {
+        self.names[slot as usize]
+    }
+
+    /// Says that it will be asked soon what the block at a slot is called.
+    #[inline]
+    pub(super) fn prefetch_name(&self, slot: u32) {
+        prefetch_index(&self.names, slot as usize);
+    }
+
+    /// What the blocks of a stretch in use are called.
+    #[inline]
+    pub(super) fn names(&self, start: u32, len: u32) -> &[u64] {
+        &self.names[start as usize..(start + len) as usize]
+    }
+
     /// Whose a slot is.
     #[inline]
     pub(super) fn owner(&self, slot: u32) -> u32 {
         self.owners[slot as usize]
     }
 
-    /// Fills a slot that was handed out.
-    #[inline]
-    pub(super) fn fill(&mut self, slot: u32, hash: u64, owner: u32) {
-        self.hashes[slot as usize] = hash;
-        self.owners[slot as usize] = owner;
+    /// Fills a stretch that was handed out.
+    pub(super) fn fill(&mut self, start: u32, blocks: &[(EngineHash, PrefixHash)], owner: u32) {
+        let stretch = start as usize..start as usize + blocks.len();
+        let hashes = self.hashes[stretch.clone()].iter_mut().zip(&mut self.names[stretch.clone()]);
+        for ((hash, name), block) in hashes.zip(blocks) {
+            (*hash, *name) = (block.1.0, block.0.0);
+        }
+        self.owners[stretch].fill(owner);
     }
 
     /// Gives a stretch to another owner.
@@ -162,9 +192,11 @@ impl Arena {
             // An eighth more at a time: doubling would leave half of a large index empty.
             let more = (want as usize).max(start / 8).max(1024);
             self.hashes.reserve_exact(more);
+            self.names.reserve_exact(more);
             self.owners.reserve_exact(more);
         }
         self.hashes.resize(end, 0);
+        self.names.resize(end, 0);
         self.owners.resize(end, 0);
         start as u32
     }

@@ -4,6 +4,9 @@ use super::{EngineHash, Index, Tier, many};
 use crate::prefix::PrefixHash;
 use crate::table::{Put, Taken};
 
+/// Names that are noted together. Where one is there already the rest of them is looked at again, so they are not all that come.
+const TOGETHER: usize = 128;
+
 impl Index {
     /// Stores blocks behind a place, or at the beginning. How many found room.
     pub(super) fn place(
@@ -15,7 +18,6 @@ impl Index {
     ) -> usize {
         let (lanes, count) = self.caches[cache as usize].lanes_of(tier);
         let lanes = &lanes[..count];
-        self.caches[cache as usize].keys[tier as usize].reserve(blocks.len());
         let mut done = 0;
         while done < blocks.len() {
             let rest = &blocks[done..];
@@ -40,11 +42,17 @@ impl Index {
                 continue;
             }
             // Nowhere, and so are those that follow up to one that a run begins with.
-            let new = 1 + (1..rest.len()).take_while(|&at| self.runs.find(hash(at)).is_none()).count();
+            let names = &self.caches[cache as usize].names[tier as usize];
+            names.prefetch(rest[0].0);
+            let is_new = |at: &usize| {
+                names.prefetch(rest[*at].0);
+                self.runs.find(hash(*at)).is_none()
+            };
+            let new = 1 + (1..rest.len()).take_while(is_new).count();
             let mut grown = 0;
             if let Some((run, at)) = after {
                 if at == self.runs.run(run).len && self.runs.only(run, lanes) {
-                    grown = self.runs.append(run, new, hash);
+                    grown = self.runs.append(run, &rest[..new]);
                 } else {
                     self.runs.split(run, at);
                 }
@@ -54,7 +62,7 @@ impl Index {
                 }
             }
             if grown == 0 {
-                let Some((run, len)) = self.runs.create(new, hash) else { break };
+                let Some((run, len)) = self.runs.create(&rest[..new]) else { break };
                 grown = self.hold(cache, tier, lanes, run, 0, &rest[..len as usize]);
                 after = Some((run, grown));
             }
@@ -103,12 +111,15 @@ impl Index {
         let first = self.runs.run(run).start + at;
         let mut done = 0;
         while done < blocks.len() {
+            let end = blocks.len().min(done + TOGETHER);
+            let names = &mut self.caches[cache as usize].names[tier as usize];
+            done += names.put_new(&blocks[done..end], first + done as u32, &self.runs.arena);
+            if done == end {
+                continue;
+            }
+            let (name, _) = blocks[done];
             let slot = first + done as u32;
-            let keys = &mut self.caches[cache as usize].keys[tier as usize];
-            done += keys.put_new(&blocks[done..], |(hash, _)| hash.0, slot);
-            let Some((hash, _)) = blocks.get(done) else { return };
-            let slot = first + done as u32;
-            match keys.put(hash.0, slot) {
+            match names.put(name, slot, &self.runs.arena) {
                 Put::New => {}
                 Put::Copy => self.counts.copies += 1,
                 Put::Moved { from } => {
@@ -129,7 +140,7 @@ impl Index {
         let (lanes, count) = self.caches[cache as usize].lanes_of(tier);
         let lanes = &lanes[..count];
         let slot = self.runs.run(run).start + at;
-        let put = self.caches[cache as usize].keys[tier as usize].put(hash.0, slot);
+        let put = self.caches[cache as usize].names[tier as usize].put(hash, slot, &self.runs.arena);
         match put {
             Put::Copy => {
                 self.counts.copies += 1;

@@ -6,9 +6,11 @@
 //! What always holds: every block is in one run at most; the last block of a run is held by some lane; a lane has the bit or a record or
 //! neither, never both; a record is neither empty nor everything.
 
+use super::EngineHash;
 use super::arena::Arena;
+use super::heads::HeadTable;
 use super::held::Held;
-use crate::table::HeadTable;
+use crate::prefix::PrefixHash;
 
 /// The most blocks in a run: what a split or an island costs is bounded by it.
 pub(super) const MAX_RUN: u32 = 4096;
@@ -183,34 +185,32 @@ impl Runs {
         differs
     }
 
-    /// A new run of at most `count` blocks, which nobody holds yet. Its number and how many blocks it took; nothing when there is no room.
-    pub(super) fn create(&mut self, count: usize, hash: impl Fn(usize) -> u64) -> Option<(u32, u32)> {
-        let want = count.min(MAX_RUN as usize) as u32;
+    /// A new run of the first of these blocks, which nobody holds yet. Its number and how many blocks it took; nothing when there is no room.
+    pub(super) fn create(&mut self, blocks: &[(EngineHash, PrefixHash)]) -> Option<(u32, u32)> {
+        let want = blocks.len().min(MAX_RUN as usize) as u32;
         let (start, room) = self.arena.take(want.max(if want < 8 { ROOM_TO_GROW } else { want }))?;
         let len = want.min(room);
-        let head = hash(0);
-        let last = hash(len as usize - 1);
+        let blocks = &blocks[..len as usize];
+        let head = blocks[0].1.0;
+        let last = blocks[blocks.len() - 1].1.0;
         let run = self.new_run(Run { head, last, full: 0, start, len, room, partial: NONE });
-        for at in 0..len {
-            self.arena.fill(start + at, hash(at as usize), run);
-        }
+        self.arena.fill(start, blocks, run);
         self.heads.insert(head, run);
         Some((run, len))
     }
 
     /// Appends blocks to a run whose lanes hold them as well; how many it took.
-    pub(super) fn append(&mut self, run: u32, count: usize, hash: impl Fn(usize) -> u64) -> u32 {
+    pub(super) fn append(&mut self, run: u32, blocks: &[(EngineHash, PrefixHash)]) -> u32 {
         let Run { start, len, room, .. } = self.runs[run as usize];
-        let taken = (room.min(MAX_RUN) - len).min(count as u32);
+        let taken = (room.min(MAX_RUN) - len).min(blocks.len() as u32);
         if taken == 0 {
             return 0;
         }
-        for at in 0..taken {
-            self.arena.fill(start + len + at, hash(at as usize), run);
-        }
+        let blocks = &blocks[..taken as usize];
+        self.arena.fill(start + len, blocks, run);
         let run = &mut self.runs[run as usize];
         run.len += taken;
-        run.last = hash(taken as usize - 1);
+        run.last = blocks[blocks.len() - 1].1.0;
         taken
     }
 
