@@ -42,7 +42,7 @@ fn outputs(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     Ok(outputs)
 }
 
-/// What is made of the measurements on the H200: pictures, and how far they agree with earlier ones.
+/// What is made of recorded results: pictures, and how far measurements on the H200 agree with earlier ones.
 fn measured(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let shown = [
         ("results/h200/networks.json", &["networks.svg", "resnet50-b1-resnet152-b32.svg"][..]),
@@ -55,6 +55,10 @@ fn measured(root: &Path) -> Result<Vec<(PathBuf, String)>> {
         let pictures = pictures.into_iter().filter(|(name, _)| wanted.contains(&name.as_str()));
         outputs.extend(pictures.map(|(name, svg)| (format!("docs/measured/{name}").into(), svg)));
     }
+    let file = "results/gateway/routing.json";
+    let pictures = partywall::recorded_route_pictures(&workspace::read(root, file)?, file);
+    let pictures = pictures.map_err(anyhow::Error::msg)?.into_iter();
+    outputs.extend(pictures.map(|(name, svg)| (format!("docs/routing/{name}").into(), svg)));
     let (record, plan) = ("results/h200/facts.json", "workloads/plans/facts.toml");
     let texts = (workspace::read(root, record)?, workspace::read(root, plan)?);
     let agreement = partywall::recorded_agreement((record, &texts.0), (plan, &texts.1));

@@ -26,7 +26,7 @@ use tokio::time::{sleep, timeout};
 use crate::answer::{Problem, json, typed};
 use crate::config;
 use crate::error::Error;
-use crate::events;
+use crate::events::{self, FeedView};
 use crate::fleet::ReplicaView;
 use crate::keys::Secret;
 use crate::metrics;
@@ -73,8 +73,17 @@ struct ReplicaFacts<'a> {
     sent: u64,
     failed: u64,
     prefill_tokens: u64,
-    /// How its feeds of KV events are, by rank.
-    kv_events: Vec<&'static str>,
+    /// How its feeds of KV events are, by model and rank.
+    kv_events: Vec<FeedFacts>,
+}
+
+/// What a feed of KV events is about, how it is, and how many blocks its engine holds.
+#[derive(Serialize)]
+struct FeedFacts {
+    model: String,
+    rank: u32,
+    state: &'static str,
+    blocks: usize,
 }
 
 struct Admin {
@@ -211,7 +220,7 @@ impl Admin {
         let replicas = shared.fleet.views();
         let feeds = replicas.iter().flat_map(|view| {
             let feeds = self.registry.feeds.views(view.replica.id);
-            feeds.into_iter().map(|(rank, feed)| (view.replica.name().to_owned(), rank, feed))
+            feeds.into_iter().map(|feed| (view.replica.name().to_owned(), feed))
         });
         let feeds = feeds.collect();
         metrics::View {
@@ -266,7 +275,12 @@ impl Admin {
             sent: view.sent,
             failed: view.failed,
             prefill_tokens: view.load.prefill_tokens(),
-            kv_events: feeds.into_iter().map(|(_, feed)| events::name(feed.health)).collect(),
+            kv_events: feeds.iter().map(feed_facts).collect(),
         }
     }
+}
+
+fn feed_facts(feed: &FeedView) -> FeedFacts {
+    let (model, state) = (feed.about.to_string(), events::name(feed.health));
+    FeedFacts { model, rank: feed.rank, state, blocks: feed.blocks }
 }

@@ -14,10 +14,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod check;
+mod events;
 #[cfg(test)]
 mod tests;
 
 pub use check::replica_problem;
+pub use events::{EventSources, KvEvents};
 
 /// A commented configuration that is valid as it stands; `examples/gateway.toml` is the same text.
 pub const EXAMPLE: &str = include_str!("../../../examples/gateway.toml");
@@ -25,7 +27,7 @@ pub const EXAMPLE: &str = include_str!("../../../examples/gateway.toml");
 /// Replicas at the same time. The tables of the router grow with them.
 pub const MAX_REPLICAS: usize = 4096;
 
-/// Data-parallel ranks of a replica, each with an event stream of its own.
+/// Event streams of a replica: data-parallel ranks, over all its models.
 pub const MAX_RANKS: u32 = 1024;
 
 /// The file `gateway.toml`.
@@ -385,9 +387,11 @@ pub struct Replica {
     /// Tokens that its cache holds. Default: 1 000 000.
     #[serde(default = "Replica::cache_default")]
     pub cache_tokens: u64,
-    /// Its KV events, where it publishes them. Default: it does not; what it holds is then assumed from what was sent to it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kv_events: Option<KvEvents>,
+    /// Its KV events, where it publishes them: a table, or a list of tables where it has several models or lists its ranks. Default: it does
+    /// not; what it holds is then assumed from what was sent to it.
+    #[serde(default, skip_serializing_if = "EventSources::is_empty")]
+    #[schemars(with = "events::OneOrMany")]
+    pub kv_events: EventSources,
     /// The node that knows how its GPU is. Default: nobody says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
@@ -414,30 +418,6 @@ impl Replica {
     }
     fn cache_default() -> u64 {
         1_000_000
-    }
-}
-
-/// Where a replica publishes what its cache stores and removes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct KvEvents {
-    /// Its publisher: `"tcp://10.0.0.5:5557"`.
-    pub endpoint: String,
-    /// Where what was missed can be had again: `"tcp://10.0.0.5:5558"`. Default: nowhere.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replay: Option<String>,
-    /// The topic. Default: all.
-    #[serde(default)]
-    pub topic: String,
-    /// Data-parallel ranks, each at the port of the one before and 1. Default: 1.
-    #[serde(default = "KvEvents::one")]
-    #[schemars(range(min = 1, max = 1024))]
-    pub ranks: u32,
-}
-
-impl KvEvents {
-    fn one() -> u32 {
-        1
     }
 }
 

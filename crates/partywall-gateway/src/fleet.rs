@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use partywall_core::tenant::Class;
 use partywall_core::units::Nanos;
 use partywall_routing::breaker::{self, Breaker, State as BreakerState};
+use partywall_routing::prefix::PrefixHash;
 use partywall_routing::replica::{Capacity, GpuState, Load, ReplicaId};
 use partywall_routing::router::{Arrival, ModelId, Placement, Refusal, RequestId, Router, Verdict};
 use tokio::sync::{Notify, oneshot};
@@ -37,9 +38,17 @@ struct State {
     /// By [`ReplicaId`].
     entries: Vec<Option<Entry>>,
     names: BTreeMap<String, ReplicaId>,
-    waiting: BTreeMap<RequestId, oneshot::Sender<Told>>,
+    waiting: BTreeMap<RequestId, Waiting>,
     /// Kept for its memory.
     verdicts: Vec<(RequestId, Verdict)>,
+}
+
+/// A request that is held.
+struct Waiting {
+    sender: oneshot::Sender<Told>,
+    /// What its replica will have computed, whichever that is.
+    model: ModelId,
+    prefixes: Vec<PrefixHash>,
 }
 
 struct Entry {
@@ -218,7 +227,7 @@ impl Fleet {
     pub(crate) fn arrive(self: &Arc<Self>, arrival: Arrival, avoid: &[ReplicaId]) -> Decision {
         let now = clock::now();
         let id = arrival.id;
-        let prefixes = arrival.prefixes.clone();
+        let (model, prefixes) = (arrival.model, arrival.prefixes.clone());
         let mut state = self.lock();
         for other in avoid {
             state.router.set_available(*other, false);
@@ -234,12 +243,12 @@ impl Fleet {
                 let ticket = state.ticket(self, placement, now);
                 drop(state);
                 let Some(ticket) = ticket else { return Decision::Refused(Refusal::NoReplica) };
-                self.knowledge.sent(&prefixes, placement.replica, now);
+                self.knowledge.sent(model, &prefixes, placement.replica, now);
                 Decision::Sent(ticket)
             }
             Verdict::Held => {
                 let (sender, receiver) = oneshot::channel();
-                state.waiting.insert(id, sender);
+                state.waiting.insert(id, Waiting { sender, model, prefixes });
                 // Also where it was held only because of those to avoid.
                 let told = self.settle(&mut state, None, now);
                 drop(state);
@@ -271,12 +280,15 @@ impl Fleet {
                 let message = match verdict {
                     Verdict::Held => continue,
                     Verdict::Refused(refusal) => Told::Refused(refusal),
-                    Verdict::Send(placement) => match state.ticket(self, placement, now) {
-                        Some(ticket) => Told::Sent(ticket),
-                        None => Told::Refused(Refusal::NoReplica),
-                    },
+                    Verdict::Send(placement) => {
+                        if let Some(Waiting { model, prefixes, .. }) = state.waiting.get(&id) {
+                            self.knowledge.sent(*model, prefixes, placement.replica, now);
+                        }
+                        let ticket = state.ticket(self, placement, now);
+                        ticket.map_or(Told::Refused(Refusal::NoReplica), Told::Sent)
+                    }
                 };
-                told.push((state.waiting.remove(&id), message));
+                told.push((state.waiting.remove(&id).map(|waiting| waiting.sender), message));
             }
             state.verdicts = verdicts;
         }

@@ -1,7 +1,7 @@
 //! What engines say about their caches.
 //!
 //! vLLM and SGLang publish, over ZeroMQ, which blocks they store, evict and clear ([`decode`] knows the forms that this has had), and send
-//! again what a subscriber missed. For each of a replica's data-parallel ranks there is a task ([`follow`]) that keeps a subscription up,
+//! again what a subscriber missed. For each of a replica's engines (data-parallel ranks, models) there is a task ([`follow`]) that keeps a subscription up,
 //! reads what comes, asks for what is missing as the decider [`Feed`](partywall_routing::feed::Feed) says, and hands batches in order to a
 //! [`Sink`]. What they mean for the index is [`Applier`]'s business. Tasks share nothing: an engine that is slow, gone or lying costs
 //! its own replica's place in the index and nobody else's.
@@ -21,7 +21,7 @@ mod subscriber;
 mod tests;
 mod zmtp;
 
-pub use apply::{Applied, Applier};
+pub use apply::{Applied, Applier, Owner};
 pub use subscriber::{Now, Source, SourceError, follow};
 pub use zmtp::MAX_FRAME_BYTES;
 
@@ -119,7 +119,7 @@ pub struct Stored {
     /// Where they are.
     pub tier: Tier,
     /// The adapter that they were computed with.
-    pub lora: Option<String>,
+    pub lora: Option<Adapter>,
     /// What keeps them apart from others with the same tokens.
     pub cache_salt: Option<String>,
     /// Media, each with the number of the block in which it begins; places are counted from the block's first token.
@@ -128,6 +128,15 @@ pub struct Stored {
     pub group: Group,
     /// In a cache that is not this engine's own.
     pub remote: bool,
+}
+
+/// An adapter, as an engine tells it from others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Adapter {
+    /// By the name by which requests ask for it.
+    Name(String),
+    /// By a number that means nothing outside of the engine.
+    Number(u64),
 }
 
 /// A group of layers that have a cache of their own. Models with several kinds of attention have several.
@@ -142,9 +151,9 @@ pub struct Group {
 /// Where what engines say goes. Called from many tasks.
 pub trait Sink: Send + Sync {
     /// A batch, in order, each once.
-    fn batch(&self, replica: ReplicaId, rank: u32, batch: Batch);
+    fn batch(&self, replica: ReplicaId, feed: u32, batch: Batch);
     /// Nothing that was said of this cache before is true any more.
-    fn clear(&self, replica: ReplicaId, rank: u32);
+    fn clear(&self, replica: ReplicaId, feed: u32);
     /// How the feed is: when that changes, and about once a second.
-    fn health(&self, replica: ReplicaId, rank: u32, health: Health, counts: Counts);
+    fn health(&self, replica: ReplicaId, feed: u32, health: Health, counts: Counts);
 }

@@ -29,8 +29,8 @@ pub(crate) struct View {
     pub held: [(Class, usize); 2],
     pub log_dropped: u64,
     pub known_blocks: u64,
-    /// By the replica's name and the rank.
-    pub feeds: Vec<(String, u32, FeedView)>,
+    /// By the replica's name.
+    pub feeds: Vec<(String, FeedView)>,
 }
 
 /// How a metric behaves.
@@ -62,7 +62,7 @@ type Sample = (Vec<String>, Value);
 
 const CLASS: &[&str] = &["class"];
 const REPLICA: &[&str] = &["replica"];
-const RANK: &[&str] = &["replica", "rank"];
+const RANK: &[&str] = &["replica", "model", "rank"];
 
 const METRICS: &[Metric] = &[
     Metric {
@@ -291,12 +291,13 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "partywall_replica_kv_events",
         kind: Kind::Gauge,
-        labels: &["replica", "rank", "state"],
+        labels: &["replica", "model", "rank", "state"],
         help: "1 for the state of a rank's feed of KV events: waiting (nothing has come yet), missing (nothing comes), exact, degraded (some was lost)",
         samples: |view| {
-            let states = |(name, rank, feed): &(String, u32, FeedView)| {
+            let states = |(name, feed): &(String, FeedView)| {
                 [Health::Waiting, Health::Missing, Health::Exact, Health::Degraded].map(|state| {
-                    let labels = vec![name.clone(), rank.to_string(), events::name(state).to_owned()];
+                    let state_name = events::name(state).to_owned();
+                    let labels = [feed_labels(name, feed), vec![state_name]].concat();
                     (labels, Value::Number(truth(state == feed.health)))
                 })
             };
@@ -344,6 +345,20 @@ const METRICS: &[Metric] = &[
         labels: RANK,
         help: "Events about blocks of another size than block-tokens says; above zero, it is wrong",
         samples: |view| each_feed(view, |feed| feed.applied.other_block_size),
+    },
+    Metric {
+        name: "partywall_replica_kv_events_unknown_adapter",
+        kind: Kind::Counter,
+        labels: RANK,
+        help: "KV events about an adapter that is said by a number for which adapter-ids has no name",
+        samples: |view| each_feed(view, |feed| feed.applied.unknown_adapter),
+    },
+    Metric {
+        name: "partywall_replica_kv_events_blocks",
+        kind: Kind::Gauge,
+        labels: RANK,
+        help: "Blocks that the engine holds, as its KV events say",
+        samples: |view| each_feed(view, |feed| feed.blocks as u64),
     },
     Metric {
         name: "partywall_replica_kv_events_unread",
@@ -442,10 +457,13 @@ fn each_replica(view: &View, value: fn(&ReplicaView) -> f64) -> Vec<Sample> {
     view.replicas.iter().map(sample).collect()
 }
 
+fn feed_labels(replica: &str, feed: &FeedView) -> Vec<String> {
+    vec![replica.to_owned(), feed.about.to_string(), feed.rank.to_string()]
+}
+
 fn each_feed(view: &View, value: fn(&FeedView) -> u64) -> Vec<Sample> {
-    let sample = |(name, rank, feed): &(String, u32, FeedView)| {
-        (vec![name.clone(), rank.to_string()], Value::Number(value(feed) as f64))
-    };
+    let sample =
+        |(name, feed): &(String, FeedView)| (feed_labels(name, feed), Value::Number(value(feed) as f64));
     view.feeds.iter().map(sample).collect()
 }
 

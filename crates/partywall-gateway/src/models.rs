@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use partywall_routing::router::ModelId;
 use tokenizers::Tokenizer;
 
 use crate::answer::Problem;
@@ -26,8 +27,45 @@ pub(crate) struct Named {
     pub adapter: Option<usize>,
 }
 
+/// The models and their adapters as the router knows them: each name is one, models first.
+#[derive(Debug, Clone)]
+pub(crate) struct Ids {
+    /// By model: the id of its first adapter, and how many it has.
+    adapters: Vec<(u32, u32)>,
+}
+
+impl Ids {
+    pub(crate) fn of(config: &Config) -> Self {
+        let mut next = config.models.len() as u32;
+        let mut of_one = |model: &Model| {
+            let first = next;
+            next += model.adapters.len() as u32;
+            (first, model.adapters.len() as u32)
+        };
+        Self { adapters: config.models.iter().map(&mut of_one).collect() }
+    }
+
+    /// Of what a request names.
+    pub(crate) fn id(&self, named: Named) -> ModelId {
+        let first = self.adapters.get(named.model).map_or(0, |(first, _)| *first);
+        ModelId(named.adapter.map_or(named.model as u32, |adapter| first + adapter as u32))
+    }
+
+    /// Of the adapters of the model at `place`.
+    pub(crate) fn adapters(&self, place: usize) -> impl Iterator<Item = ModelId> + use<> {
+        let (first, count) = self.adapters.get(place).copied().unwrap_or_default();
+        (first..first + count).map(ModelId)
+    }
+
+    /// Of the model at `place` with all its adapters.
+    pub(crate) fn all(&self, place: usize) -> impl Iterator<Item = ModelId> + use<> {
+        std::iter::once(ModelId(place as u32)).chain(self.adapters(place))
+    }
+}
+
 /// All models.
 pub(crate) struct Models {
+    pub(crate) ids: Ids,
     models: Vec<Model>,
     readers: Vec<Reader>,
     /// The model that each is, by whatever name.
@@ -39,6 +77,7 @@ impl Models {
     /// Those of a configuration, with the files that it names, relative to `folder`.
     pub(crate) fn read(config: &Config, folder: &Path) -> Result<Self, Error> {
         let mut models = Self {
+            ids: Ids::of(config),
             models: config.models.clone(),
             readers: Vec::new(),
             bases: Vec::new(),

@@ -15,7 +15,7 @@ use hyper::{Request, Response};
 use partywall_core::tenant::Class;
 use partywall_core::units::Nanos;
 use partywall_routing::replica::ReplicaId;
-use partywall_routing::router::{Arrival, ModelId, Refusal};
+use partywall_routing::router::{Arrival, Refusal};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64;
@@ -30,7 +30,7 @@ use crate::fleet::{Decision, Fleet, Outcome, Ticket, Told};
 use crate::headers::{self, API_KEY, CLASS, DEADLINE, DECISION, REQUEST_ID, SESSION};
 use crate::keys::{Holder, Keys};
 use crate::log::Log;
-use crate::models::{Models, Prompt};
+use crate::models::{Models, Named, Prompt};
 use crate::record::Record;
 use crate::relay::{Body, Flow, Relay};
 use crate::replica::Replica;
@@ -89,6 +89,9 @@ struct Plan {
     inference: bool,
     class: Class,
     model: usize,
+    adapter: Option<usize>,
+    /// The answer comes when all of it is there.
+    whole: bool,
     prompt: Prompt,
     output_tokens: Option<u32>,
     affinity: Option<u64>,
@@ -188,6 +191,8 @@ impl Case<'_> {
             inference,
             class: Class::LatencySensitive,
             model: 0,
+            adapter: None,
+            whole: true,
             prompt: Prompt::default(),
             output_tokens: None,
             affinity: session,
@@ -251,7 +256,8 @@ impl Case<'_> {
             _ => {}
         }
         let name = shared.models.find(&fields.model).ok_or_else(|| unknown_model(&fields.model))?;
-        plan.model = name.model;
+        (plan.model, plan.adapter) = (name.model, name.adapter);
+        plan.whole = fields.stream != Some(true);
         plan.output_tokens = fields.output_tokens();
         if let Some(key) = &fields.prompt_cache_key {
             plan.affinity = Some(xxh3_64(key.as_bytes()));
@@ -500,9 +506,10 @@ impl Plan {
         Arrival {
             id: shared.fleet.name(),
             class: self.class,
-            model: ModelId(self.model as u32),
+            model: shared.models.ids.id(Named { model: self.model, adapter: self.adapter }),
             prefixes: self.prompt.prefixes.clone(),
             input_tokens: self.prompt.tokens,
+            whole: self.whole,
             output_tokens: self.output_tokens,
             affinity: self.affinity,
             deadline: self.deadline,

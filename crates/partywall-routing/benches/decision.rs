@@ -33,6 +33,7 @@ fn arrival(id: u64) -> Arrival {
         model: ModelId(0),
         prefixes: (0..23).map(|block| PrefixHash((id % 100) * 1_000 + block)).collect(),
         input_tokens: 12_000,
+        whole: false,
         output_tokens: None,
         affinity: None,
         deadline: None,

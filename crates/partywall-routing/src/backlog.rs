@@ -12,6 +12,12 @@
 //! less what has passed; the rest is the sum of the others. So the wait is exact up to what was wrongly expected of the cache, and every
 //! first token puts it right.
 //!
+//! Of an answer that comes whole, not as a stream, nothing is heard before its end, and what it takes to generate it is a hundred times what the
+//! prompt takes. Such a prompt is taken to be through when its time is over, or when one behind it has its first token: engines go in
+//! order. So what is known of it is as good as what was expected of its length and of the cache, and it keeps nobody waiting who does not
+//! wait. (Waiting for its end instead was what the router did at first: to it such an engine was busy for as long as it generated, and
+//! best-effort requests were held before engines that stood still.)
+//!
 //! A prompt of the queue will be held when it is through, so a request behind it that begins alike counts on it: requests that come in a
 //! burst find each other before any of them is computed.
 //!
@@ -21,6 +27,7 @@
 //! - S2: with a first token the next prompt begins.
 //! - S3: a prompt that waits is counted on by those behind it.
 //! - S4: when all streams are taken, a request waits for one too.
+//! - S5: a prompt whose answer comes whole is through when its time is over, or when a later one is.
 
 use std::collections::VecDeque;
 
@@ -43,6 +50,15 @@ pub(crate) struct Waiting {
     pub(crate) input_tokens: u64,
     /// Those that are not expected to be held.
     pub(crate) new_tokens: u64,
+    /// Nothing is heard of it before its end.
+    pub(crate) whole: bool,
+}
+
+/// A prompt that is taken to be through, and since when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Passed {
+    pub(crate) id: RequestId,
+    pub(crate) at: Nanos,
 }
 
 /// What one replica has to do.
@@ -105,11 +121,40 @@ impl Backlog {
         self.queue.push_back(waiting);
     }
 
-    /// A request has its first token.
-    pub(crate) fn first_token(&mut self, now: Nanos, id: RequestId) {
+    /// Lets those at the front pass that nothing is heard of and whose time is over.
+    pub(crate) fn pass(&mut self, now: Nanos, capacity: &Capacity, gpu: &GpuState, passed: &mut Vec<Passed>) {
+        if gpu.paused || gpu.speed <= 0.0 {
+            return;
+        }
+        let rate = capacity.prefill_tokens_per_s * gpu.speed / 1e9;
+        while let Some(first) = self.queue.front().filter(|first| first.whole) {
+            let at = self.since.saturating_add(Nanos((first.new_tokens as f64 / rate) as u64));
+            if at > now {
+                return;
+            }
+            let id = first.id;
+            self.through(at, id);
+            passed.push(Passed { id, at });
+        }
+    }
+
+    /// A request has its first token. Those before it that nothing is heard of had theirs before.
+    pub(crate) fn first_token(&mut self, now: Nanos, id: RequestId, passed: &mut Vec<Passed>) {
+        let Some(place) = self.queue.iter().position(|waiting| waiting.id == id) else { return };
+        let before: Vec<RequestId> =
+            self.queue.iter().take(place).filter(|waiting| waiting.whole).map(|waiting| waiting.id).collect();
+        for id in before {
+            self.through(now, id);
+            passed.push(Passed { id, at: now });
+        }
+        self.through(now, id);
+    }
+
+    /// The prompt of a request is computed, and it generates.
+    fn through(&mut self, at: Nanos, id: RequestId) {
         if let Some(waiting) = self.take(id) {
             // One that came before it and has no first token yet was passed; whatever is first now is being computed.
-            self.since = now;
+            self.since = at;
             let load = self.load.of_mut(waiting.class);
             load.decoding += 1;
             load.decoding_tokens += waiting.input_tokens + 1;

@@ -41,6 +41,9 @@ pub const NAMES: [&str; 9] = [
     "dynamo-lmetric",
 ];
 
+/// The default without one of its terms each: what that term is worth can be seen in a comparison. Not for use.
+pub const ABLATIONS: [&str; 2] = ["partywall-without-eviction", "partywall-without-price"];
+
 /// The policy of this name; `None` where there is none.
 pub fn named(name: &str) -> Option<Box<dyn Policy>> {
     Some(match name {
@@ -53,6 +56,8 @@ pub fn named(name: &str) -> Option<Box<dyn Policy>> {
         "llm-d" => Box::<LlmD>::default(),
         "dynamo" => Box::<Dynamo>::default(),
         "dynamo-lmetric" => Box::<DynamoLmetric>::default(),
+        "partywall-without-eviction" => Box::new(Partywall::without_eviction()),
+        "partywall-without-price" => Box::new(Partywall::without_price()),
         _ => return None,
     })
 }

@@ -31,7 +31,7 @@ use partywall_core::tenant::Class;
 use partywall_core::units::Nanos;
 
 use crate::admission::{AdmissionSettings, Held, Queues};
-use crate::backlog::{Backlog, Waiting};
+use crate::backlog::{Backlog, Passed, Waiting};
 use crate::cached::Cached;
 use crate::eviction::{Contents, Reuse};
 use crate::policy::{Candidate, Policy, Request};
@@ -52,7 +52,7 @@ const FIRST_GENERATION: Nanos = Nanos::from_secs(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// The caller's number for a model: a replica serves some of them.
+/// The caller's number for a model, or for an adapter of one: a replica serves some of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ModelId(pub u32);
 
@@ -69,6 +69,8 @@ pub struct Arrival {
     pub prefixes: Vec<PrefixHash>,
     /// Tokens of its prompt.
     pub input_tokens: u64,
+    /// Its answer comes whole: its first token is not heard of before its end.
+    pub whole: bool,
     /// Tokens that it generates at most, where that is known.
     pub output_tokens: Option<u32>,
     /// What keeps requests together that no prefix does, such as a conversation's id.
@@ -161,12 +163,19 @@ pub struct RouterSettings {
 #[derive(Debug, Clone)]
 struct Replica {
     capacity: Capacity,
+    /// In order.
     models: Vec<ModelId>,
     gpu: GpuState,
     available: bool,
     backlog: Backlog,
     contents: Contents,
     meter: Meter,
+}
+
+impl Replica {
+    fn serves(&self, model: ModelId) -> bool {
+        self.models.binary_search(&model).is_ok()
+    }
 }
 
 /// A request that was sent.
@@ -197,6 +206,7 @@ pub struct Router {
     /// Kept for their memory.
     blocks: Vec<u32>,
     candidates: Vec<Candidate>,
+    passed: Vec<Passed>,
 }
 
 impl Router {
@@ -213,6 +223,7 @@ impl Router {
             reuse: Reuse::default(),
             blocks: Vec::new(),
             candidates: Vec::new(),
+            passed: Vec::new(),
         }
     }
 
@@ -232,9 +243,11 @@ impl Router {
         models: &[ModelId],
     ) -> Result<ReplicaId, RouterError> {
         check(&capacity)?;
+        let mut models = models.to_vec();
+        models.sort_unstable();
         let replica = Replica {
             capacity,
-            models: models.to_vec(),
+            models,
             gpu: GpuState::default(),
             available: true,
             backlog: Backlog::default(),
@@ -311,9 +324,10 @@ impl Router {
         if self.sent.contains_key(&arrival.id) || self.held.has(arrival.id) {
             return Verdict::Refused(Refusal::Known);
         }
-        if !self.replicas.iter().flatten().any(|replica| replica.models.contains(&arrival.model)) {
+        if !self.replicas.iter().flatten().any(|replica| replica.serves(arrival.model)) {
             return Verdict::Refused(Refusal::NoReplica);
         }
+        self.pass(now);
         // Those of its class that are held came before it.
         let behind = self.held.any(arrival.class, arrival.model);
         if !behind && let Some(placement) = self.place(now, &arrival, now, cached) {
@@ -335,6 +349,10 @@ impl Router {
 
     /// Adds to `verdicts` the held requests that may go now, and those that have been held for as long as they may.
     pub fn poll(&mut self, now: Nanos, cached: &dyn Cached, verdicts: &mut Vec<(RequestId, Verdict)>) {
+        if self.held.len() == 0 {
+            return;
+        }
+        self.pass(now);
         while let Some((_, id)) = self.held.first_timeout().filter(|(until, _)| *until <= now) {
             let Some(held) = self.held.remove(id) else { break };
             let held_for = now.saturating_sub(held.since);
@@ -366,17 +384,41 @@ impl Router {
 
     /// The first token of a request is there. `cached_tokens` is what the replica says that it had of the prompt.
     pub fn first_token(&mut self, now: Nanos, id: RequestId, cached_tokens: Option<u64>) {
+        let Some(replica) = self.sent.get(&id).map(|sent| sent.replica) else { return };
+        let mut passed = std::mem::take(&mut self.passed);
+        if let Some(replica) = self.replica_mut(replica) {
+            replica.backlog.pass(now, &replica.capacity, &replica.gpu, &mut passed);
+            replica.backlog.first_token(now, id, &mut passed);
+        }
+        self.passed(passed);
+        self.begun(now, id, cached_tokens);
+    }
+
+    /// Notes that a request generates, where that is news.
+    fn begun(&mut self, at: Nanos, id: RequestId, cached_tokens: Option<u64>) {
         let Some(sent) = self.sent.get_mut(&id).filter(|sent| sent.first_token.is_none()) else { return };
-        sent.first_token = Some(now);
+        sent.first_token = Some(at);
         sent.output_tokens = 1;
         if sent.class == Class::LatencySensitive {
             let found = cached_tokens.unwrap_or(sent.cached_tokens).min(sent.input_tokens);
             self.reuse.seen(found, sent.input_tokens);
         }
-        let replica = sent.replica;
-        if let Some(replica) = self.replica_mut(replica) {
-            replica.backlog.first_token(now, id);
+    }
+
+    /// Brings what replicas have to do up to date with what time alone says of it.
+    fn pass(&mut self, now: Nanos) {
+        let mut passed = std::mem::take(&mut self.passed);
+        for replica in self.replicas.iter_mut().flatten() {
+            replica.backlog.pass(now, &replica.capacity, &replica.gpu, &mut passed);
         }
+        self.passed(passed);
+    }
+
+    fn passed(&mut self, mut passed: Vec<Passed>) {
+        for Passed { id, at } in passed.drain(..) {
+            self.begun(at, id, None);
+        }
+        self.passed = passed;
     }
 
     /// More tokens of a request, none of them its first.
@@ -391,7 +433,10 @@ impl Router {
 
     /// A request has all that it asked for.
     pub fn ended(&mut self, now: Nanos, id: RequestId) {
-        if let Some(Sent { first_token: Some(first), .. }) = self.forget(now, id) {
+        if let Some(Sent { first_token: Some(first), .. }) = self.forget(now, id)
+            // An answer that came whole and sooner than its prompt was expected to be through says nothing.
+            && first < now
+        {
             let took = now.saturating_sub(first).0;
             // The average of the last sixteen or so.
             self.generation = Nanos(self.generation.0 - self.generation.0 / 16 + took / 16);
@@ -435,14 +480,14 @@ impl Router {
         since: Nanos,
         cached: &dyn Cached,
     ) -> Option<Placement> {
-        cached.cached(&arrival.prefixes, now, &mut self.blocks);
+        cached.cached_for(arrival, now, &mut self.blocks);
         self.candidates.clear();
         let (mut serving, mut utilisation) = (0, 0.0);
         let reuse = self.reuse.chance();
         let admission = self.settings.admission;
         for (index, replica) in self.replicas.iter().enumerate() {
             let Some(replica) = replica else { continue };
-            if !replica.available || !replica.models.contains(&arrival.model) {
+            if !replica.available || !replica.serves(arrival.model) {
                 continue;
             }
             serving += 1;
@@ -498,6 +543,7 @@ impl Router {
             prefixes: arrival.prefixes.clone(),
             input_tokens: arrival.input_tokens,
             new_tokens,
+            whole: arrival.whole,
         };
         let cached_blocks = u64::from(candidate.cached_blocks).min(arrival.prefixes.len() as u64);
         let new_blocks = arrival.prefixes.len() as u64 - cached_blocks;

@@ -6,11 +6,13 @@
 //! | [`view`] | which engine holds which block, from their events |
 //! | [`replay`] | a router in front of engines, under the load of a trace |
 //! | [`generate`] | a load like a recorded one |
+//! | [`copies`] | a load many times over |
 //! | [`measures`] | what came of a replay |
 //! | [`comparison`] | policies side by side |
 
 mod cache;
 pub mod comparison;
+pub mod copies;
 pub mod engine;
 pub mod generate;
 pub mod measures;

@@ -28,6 +28,7 @@ use std::process::ExitCode;
 pub use agreement::recorded_agreement;
 pub use demo::{RecordedDemo, recorded_demo};
 pub use measure::recorded_pictures;
+pub use route::recorded_route_pictures;
 pub use validation::recorded_validations;
 
 use cli::tenants::DeviceCommand;

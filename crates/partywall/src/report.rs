@@ -8,6 +8,7 @@ mod cdf;
 mod html;
 mod matrix;
 mod number;
+pub(crate) mod routing;
 mod strip;
 mod summary;
 mod svg;

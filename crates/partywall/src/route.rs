@@ -8,7 +8,8 @@ use partywall_core::tenant::Class;
 use partywall_core::units::Nanos;
 use partywall_routing::policy;
 use partywall_routing::router::RouterSettings;
-use partywall_sim::serving::comparison::{Comparison, ComparisonReport, MixedSetting, Setting};
+use partywall_sim::serving::comparison::{ABLATIONS, Comparison, ComparisonReport, MixedSetting, Setting};
+use partywall_sim::serving::copies::copied;
 use partywall_sim::serving::engine::EngineSettings;
 use partywall_sim::serving::generate;
 use partywall_sim::serving::measures::Measures;
@@ -17,6 +18,7 @@ use partywall_sim::trace::read_prompts;
 
 use crate::cli::routing::RouteArguments;
 use crate::error::Failure;
+use crate::report::routing;
 use crate::{output, progress};
 
 pub(crate) fn run(arguments: &RouteArguments) -> Result<(), Failure> {
@@ -28,6 +30,8 @@ pub(crate) fn run(arguments: &RouteArguments) -> Result<(), Failure> {
         engine: EngineSettings::default(),
         router: RouterSettings::default(),
         mixed: arguments.mixed,
+        offered: arguments.offered,
+        whole: arguments.whole,
         seed: arguments.seed,
     };
     let load = load(arguments)?;
@@ -35,17 +39,70 @@ pub(crate) fn run(arguments: &RouteArguments) -> Result<(), Failure> {
     let report = comparison.run(&load, progress::cores(), &|| bar.inc(1));
     bar.finish_and_clear();
     let report = report.map_err(Failure::input)?;
-    if arguments.json { output::print(&output::json(&report)?) } else { output::print(&people(&report)) }
+    let text = people(&report);
+    let json = output::json(&report)?;
+    output::print(if arguments.json { &json } else { &text })?;
+    if let Some(directory) = &arguments.out {
+        let page = routing::page(&report, &command(arguments));
+        let pictures = routing::pictures(&report);
+        let mut files = vec![("report.html", page.as_str()), ("report.json", json.as_str())];
+        files.extend(pictures.iter().map(|(name, svg)| (name.as_str(), svg.as_str())));
+        for path in output::write_all(directory, &files)?.iter().filter(|_| !arguments.json) {
+            output::print(&format!("wrote {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// The pictures that docs show of a recorded result: file name and SVG.
+///
+/// # Errors
+/// When the record cannot be read.
+pub fn recorded_route_pictures(text: &str, file: &str) -> Result<Vec<(String, String)>, String> {
+    let report: ComparisonReport = serde_json::from_str(text).map_err(|error| format!("{file}: {error}"))?;
+    Ok(routing::pictures(&report))
+}
+
+/// What to type for the same report.
+fn command(arguments: &RouteArguments) -> String {
+    let list = |values: Vec<String>| values.join(",");
+    let load = match &arguments.trace {
+        Some(path) => format!("--trace {}", path.display()),
+        None => format!("--generate --minutes {}", arguments.minutes),
+    };
+    let mut command = format!(
+        "partywall sim route {load} --rate {} --cache {} --policy {} --engines {} --copies {} --seed {}",
+        list(arguments.rate.iter().map(f64::to_string).collect()),
+        list(arguments.cache.iter().map(|tokens| tokens.0.to_string()).collect()),
+        arguments.policy.join(","),
+        arguments.engines,
+        arguments.copies,
+        arguments.seed
+    );
+    if arguments.mixed {
+        command += &format!(" --offered {}", arguments.offered);
+    }
+    for (given, option) in [(arguments.mixed, " --mixed"), (arguments.whole, " --whole")] {
+        command += if given { option } else { "" };
+    }
+    command
 }
 
 fn policies(names: &[String]) -> Result<Vec<&'static str>, Failure> {
     if names.iter().any(|name| name == "all") {
         return Ok(policy::NAMES.to_vec());
     }
+    if names.iter().any(|name| name == "ablations") {
+        return Ok(std::iter::once(policy::NAMES[0]).chain(ABLATIONS).collect());
+    }
     names.iter().map(|name| Comparison::policy(name).map_err(Failure::input)).collect()
 }
 
 fn load(arguments: &RouteArguments) -> Result<Vec<LoadRequest>, Failure> {
+    copied(one_load(arguments)?, arguments.copies, arguments.seed).map_err(Failure::input)
+}
+
+fn one_load(arguments: &RouteArguments) -> Result<Vec<LoadRequest>, Failure> {
     let Some(path) = &arguments.trace else {
         let length = Nanos::from_secs(u64::from(arguments.minutes) * 60);
         return Ok(generate::generate(length, arguments.seed, Class::LatencySensitive));
@@ -93,7 +150,7 @@ fn one_class(setting: &Setting) -> String {
     ]);
     for row in &setting.policies {
         let measures = &row.measures;
-        let mut cells = vec![row.policy.to_owned()];
+        let mut cells = vec![row.policy.to_string()];
         cells.extend(times(measures));
         cells.extend([
             format!("{:.3}", measures.hit_rate),
@@ -112,7 +169,7 @@ fn one_class(setting: &Setting) -> String {
         aligned(table)
     );
     if let (Some(best), Some(over), Some(robin)) =
-        (setting.best_baseline, setting.over_best_baseline, setting.over_round_robin)
+        (&setting.best_baseline, setting.over_best_baseline, setting.over_round_robin)
     {
         text += &format!(
             "\nmean of {} over the best other's ({best}): {over:.3}; over round robin's: {robin:.3}\n",
@@ -154,7 +211,7 @@ fn two_classes(setting: &MixedSetting) -> String {
         aligned(table)
     );
     if let (Some(p99), Some(share), Some(most)) =
-        (setting.ls_p99_over_alone, setting.be_share, setting.most_best_effort)
+        (setting.ls_p99_over_alone, setting.be_share, &setting.most_best_effort)
     {
         text += &format!(
             "\nLS p99 over alone: {p99:.3}; best-effort tokens over those of {most}, class-blind, which serves most of them: {share:.3}\n"

@@ -5,7 +5,7 @@ use partywall_core::diagnostic::{Diagnostic, Findings, Step, quoted};
 use partywall_core::units::{Bytes, Nanos};
 use partywall_routing::policy::NAMES;
 
-use super::{Config, MAX_RANKS, MAX_REPLICAS, Replica, sixteen};
+use super::{Config, MAX_REPLICAS, Replica, sixteen};
 use crate::target::Target;
 
 /// Characters of a model's name.
@@ -45,6 +45,8 @@ pub(super) fn example(key: &str) -> Option<&'static str> {
         "endpoint" => "endpoint = \"tcp://10.0.0.5:5557\"",
         "replay" => "replay = \"tcp://10.0.0.5:5558\"",
         "ranks" => "ranks = 1",
+        "kv-events" => "kv-events = { endpoint = \"tcp://10.0.0.5:5557\" }, or a list of such tables",
+        "adapter-ids" => "adapter-ids = { french = 1 }",
         "node" => "node = \"http://127.0.0.1:9400\"",
         "statuses" => "statuses = [503]",
         "times" => "times = 2, at most 10",
@@ -263,17 +265,19 @@ pub fn replica_problem(replica: &Replica, config: &Config) -> Option<(&'static s
     if replica.cache_tokens > 1 << 40 {
         return Some(("cache-tokens", "no cache is that large".to_owned()));
     }
-    if let Some(events) = &replica.kv_events {
-        let ends = std::iter::once((&events.endpoint, "endpoint"));
-        for (endpoint, key) in ends.chain(events.replay.iter().map(|replay| (replay, "replay"))) {
-            let known = ["tcp://", "ipc://"].iter().any(|scheme| endpoint.starts_with(scheme));
-            if !known {
-                return Some(("kv-events", format!("the {key} {} is no ZeroMQ address", quoted(endpoint))));
-            }
-        }
-        if !(1..=MAX_RANKS).contains(&events.ranks) {
-            return Some(("kv-events", format!("{} is no number of ranks", events.ranks)));
-        }
+    let sizes = replica.models.iter().filter_map(|name| {
+        let place = config.models.iter().position(|model| model.name == *name)?;
+        Some(config.models[config.base(place)].block_tokens)
+    });
+    let (least, most) = sizes.fold((u32::MAX, 0), |(least, most), size| (least.min(size), most.max(size)));
+    if least < most {
+        let message = format!(
+            "its models have blocks of {least} and of {most} tokens, and a replica has one size of block; describe it as a replica for each"
+        );
+        return Some(("models", message));
+    }
+    if let Some(problem) = replica.kv_events.problem(replica, config) {
+        return Some(("kv-events", problem));
     }
     if let Some(gpu) = &replica.gpu
         && let Err(error) = Target::parse(&gpu.node)

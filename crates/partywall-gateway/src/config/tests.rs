@@ -58,10 +58,75 @@ fn what_is_wrong_is_said_with_its_place() {
     }
 }
 
+/// A replica of models `m` with an adapter `poet`, `n` and `m-batch`, which is `m`.
+fn with_events(models: &str, events: &str) -> String {
+    format!(
+        "{MODEL}adapters = [\"poet\"]\n[[model]]\nname = \"n\"\n[[model]]\nname = \"big\"\nblock-tokens = 64\n\
+         [[model]]\nname = \"m-batch\"\nalias-of = \"m\"\n\
+         [[replica]]\nname = \"a\"\nurl = \"http://a\"\nmodels = [{models}]\nkv-events = {events}\n"
+    )
+}
+
+#[test]
+fn events_belong_to_a_model() {
+    let cases = [
+        ("\"m\"", "{ endpoint = \"ipc://a\" }"),
+        ("\"m\", \"m-batch\"", "{ endpoint = \"ipc://a\", adapter-ids = { poet = 1 } }"),
+        (
+            "\"m\", \"n\"",
+            "[{ endpoint = \"ipc://a\", model = \"m\" }, { endpoint = \"ipc://b\", model = \"n\" }]",
+        ),
+        ("\"m\", \"n\"", "{ endpoint = \"ipc://a\", model = \"poet\" }"),
+        ("\"m\"", "[{ endpoint = \"ipc://a\", topic = \"x\" }, { endpoint = \"ipc://a\", topic = \"y\" }]"),
+        ("\"m\"", "[]"),
+    ];
+    for (models, events) in cases {
+        let config = Config::parse(&with_events(models, events), "gateway.toml");
+        let config = config.unwrap_or_else(|error| panic!("{error}"));
+        let text = toml::to_string(&config).unwrap();
+        assert_eq!(Config::parse(&text, "again.toml").unwrap(), config, "{text}");
+    }
+    let cases = [
+        ("\"m\", \"n\"", "{ endpoint = \"ipc://a\" }", "the replica serves `m`, `n`, and events do not say"),
+        ("\"m\"", "{ endpoint = \"ipc://a\", model = \"n\" }", "the replica does not serve the model `n`"),
+        (
+            "\"n\"",
+            "{ endpoint = \"ipc://a\", model = \"poet\" }",
+            "the replica does not serve the model `poet`",
+        ),
+        (
+            "\"n\"",
+            "{ endpoint = \"ipc://a\", adapter-ids = { poet = 1 } }",
+            "no model of the replica has the adapter",
+        ),
+        (
+            "\"m\"",
+            "[{ endpoint = \"ipc://a\" }, { endpoint = \"ipc://a\", topic = \"x\" }]",
+            "`ipc://a` stands there twice",
+        ),
+        ("\"m\"", "{ endpoint = \"tcp://a:1\", ranks = 1025 }", "1025 is no number of ranks"),
+        (
+            "\"m\"",
+            "[{ endpoint = \"tcp://a:1\", ranks = 600 }, { endpoint = \"tcp://b:1\", ranks = 600 }]",
+            "1200 ranks are more than a replica may have",
+        ),
+        ("\"m\", \"big\"", "[]", "its models have blocks of 16 and of 64 tokens"),
+        ("\"m\"", "3", "a table, or a list of tables"),
+        ("\"m\"", "{ endpoint = \"ipc://a\", rank = 3 }", "unknown key `rank`"),
+    ];
+    for (models, events, expected) in cases {
+        let said = wrong(&with_events(models, events));
+        assert!(
+            said.contains(expected) && said.contains("gateway.toml:"),
+            "{events}\nsaid {said}\nnot {expected}"
+        );
+    }
+}
+
 #[test]
 fn the_schema_knows_every_table() {
     let schema = Config::schema();
-    for key in ["listen", "kv-events", "hedge-after", "block-tokens", "replica", "proxy"] {
+    for key in ["listen", "kv-events", "hedge-after", "block-tokens", "replica", "proxy", "adapter-ids"] {
         assert!(schema.contains(&format!("\"{key}\"")), "{key}");
     }
 }

@@ -1,18 +1,47 @@
 //! What a batch means for the index.
 
+use std::collections::BTreeMap;
+
 use partywall_routing::index::{EngineHash, Holder, Index};
 use partywall_routing::prefix::{Chain, Identity, Media, PrefixHash};
 
-use super::{Batch, Event, Group, Stored};
+use super::{Adapter, Batch, Event, Group, Stored};
 
 /// Groups of layers that are told apart by number. An engine has a handful.
 const MAX_GROUPS: u32 = 64;
+
+/// Whose blocks an engine's events are about. They name no model; adapters they name, number, or leave out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The model.
+    pub model: String,
+    /// The adapter where they do not say any, for engines that have one only.
+    pub adapter: Option<String>,
+    /// The adapters' names by the numbers that the engine gives them.
+    pub adapters: BTreeMap<u64, String>,
+}
+
+impl Owner {
+    /// What requests name that would find such blocks.
+    pub fn name(&self) -> &str {
+        self.adapter.as_deref().unwrap_or(&self.model)
+    }
+
+    /// The adapter, if any, of blocks for which the engine says this. Nothing where that is a number that stands for none.
+    fn adapter<'a>(&'a self, said: Option<&'a Adapter>) -> Option<Option<&'a str>> {
+        match said {
+            None => Some(self.adapter.as_deref()),
+            Some(Adapter::Name(name)) => Some(Some(name)),
+            Some(Adapter::Number(number)) => self.adapters.get(number).map(|name| Some(name.as_str())),
+        }
+    }
+}
 
 /// Puts one engine's batches into the index. Keeps what has to be known of the engine to read them.
 #[derive(Debug, Clone)]
 pub struct Applier {
     holder: Holder,
-    model: String,
+    owner: Owner,
     block_tokens: u32,
     /// Groups that the engine has called main, and others, as bits.
     main: u64,
@@ -30,12 +59,14 @@ pub struct Applied {
     pub other_block_size: u64,
     /// The last such size, in tokens.
     pub block_tokens_seen: Option<u32>,
+    /// Not in it, because the engine says an adapter by a number that stands for none.
+    pub unknown_adapter: u64,
 }
 
 impl Applier {
-    /// For an engine that serves a model under this name, in blocks of so many tokens.
-    pub fn new(holder: Holder, model: &str, block_tokens: u32) -> Self {
-        Self { holder, model: model.to_owned(), block_tokens, main: 0, other: 0 }
+    /// For an engine whose blocks are these, of so many tokens each.
+    pub fn new(holder: Holder, owner: Owner, block_tokens: u32) -> Self {
+        Self { holder, owner, block_tokens, main: 0, other: 0 }
     }
 
     /// Applies a batch.
@@ -61,7 +92,11 @@ impl Applier {
                         applied.block_tokens_seen = Some(stored.block_tokens);
                         continue;
                     }
-                    self.store(index, stored);
+                    let Some(adapter) = self.owner.adapter(stored.lora.as_ref()) else {
+                        applied.unknown_adapter += 1;
+                        continue;
+                    };
+                    self.store(index, stored, adapter);
                 }
             }
             applied.applied += 1;
@@ -69,7 +104,7 @@ impl Applier {
         applied
     }
 
-    fn store(&self, index: &mut Index, stored: &Stored) {
+    fn store(&self, index: &mut Index, stored: &Stored, lora: Option<&str>) {
         if stored.tokens.is_empty() {
             index.copy(self.holder, stored.tier, &stored.hashes);
             return;
@@ -77,7 +112,7 @@ impl Applier {
         let parent = match stored.parent {
             None => {
                 let cache_salt = stored.cache_salt.as_deref();
-                Some(Identity { model: &self.model, lora: stored.lora.as_deref(), cache_salt }.root())
+                Some(Identity { model: &self.owner.model, lora, cache_salt }.root())
             }
             Some(parent) => index.prefix(self.holder, parent),
         };

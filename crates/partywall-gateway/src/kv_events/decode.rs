@@ -8,7 +8,7 @@ use partywall_routing::index::{EngineHash, Tier};
 use partywall_routing::prefix::{Media, content};
 
 use super::msgpack::{Item, Reader};
-use super::{Batch, Error, Event, Group, Stored};
+use super::{Adapter, Batch, Error, Event, Group, Stored};
 
 /// The most events in a batch. An engine sends one per scheduler step, with a few events for each request in it.
 pub const MAX_EVENTS: usize = 65_536;
@@ -189,17 +189,16 @@ fn stored(fields: &Fields<'_>) -> Result<Stored, Error> {
             expected: "block_size tokens for each block, or none",
         });
     }
-    let mut lora = fields.name("lora_name")?.map(owned);
-    if lora.is_none()
-        && let Some(Item::Integer(id)) = fields.item("lora_id")?
-    {
-        // Only a number: it is some adapter, but not one that a request could name.
-        lora = Some(format!("\0{id}"));
-    }
+    let name = fields.name("lora_name")?;
     let mut keys = Keys::default();
     if let Some(extra) = fields.get("extra_keys") {
-        keys.read(extra, hashes.len(), lora.as_deref().unwrap_or_default().as_bytes())?;
+        keys.read(extra, hashes.len(), name.unwrap_or_default())?;
     }
+    let lora = match (name, fields.item("lora_id")?) {
+        (Some(name), _) => Some(Adapter::Name(owned(name))),
+        (None, Some(Item::Integer(id))) => Some(Adapter::Number(id)),
+        (None, _) => None,
+    };
     if let Some(salt) = fields.cache_salt.map(|salt| Reader::new(salt).next()).transpose()?
         && salt != Item::Nil
     {

@@ -33,8 +33,8 @@ pub type Now = Arc<dyn Fn() -> Nanos + Send + Sync>;
 pub struct Source {
     /// Whose engine it is.
     pub replica: ReplicaId,
-    /// Which of its data-parallel ranks.
-    pub rank: u32,
+    /// Which of its feeds: over all ranks, and all models that have engines of their own.
+    pub feed: u32,
     /// Where it publishes: `tcp://HOST:PORT` or `ipc://PATH`.
     pub events: String,
     /// Where it can be asked for what was missed, if it can.
@@ -63,10 +63,10 @@ pub enum SourceError {
 }
 
 impl Source {
-    /// The source of another rank of the same replica: engines count ports from the first rank's, both of them.
+    /// Where another rank of the same engine publishes: ports are counted from the first rank's, both of them.
     pub fn of_rank(&self, rank: u32) -> Result<Self, SourceError> {
         let replay = self.replay.as_deref().map(|endpoint| shifted(endpoint, rank)).transpose()?;
-        Ok(Self { rank, events: shifted(&self.events, rank)?, replay, ..self.clone() })
+        Ok(Self { events: shifted(&self.events, rank)?, replay, ..self.clone() })
     }
 }
 
@@ -199,7 +199,7 @@ impl Follower {
 
     /// Tells the feed, and does what it says.
     fn handle(&mut self, event: Event, mut arrived: Option<Arrived>) {
-        let (replica, rank) = (self.source.replica, self.source.rank);
+        let (replica, rank) = (self.source.replica, self.source.feed);
         for action in self.feed.step((self.now)(), event) {
             match action {
                 Action::Clear => self.sink.clear(replica, rank),
@@ -243,7 +243,7 @@ impl Follower {
     fn tell(&mut self) {
         let health = self.feed.health((self.now)());
         self.told = Some(health);
-        self.sink.health(self.source.replica, self.source.rank, health, self.feed.counts());
+        self.sink.health(self.source.replica, self.source.feed, health, self.feed.counts());
     }
 
     fn ask(&self, from: u64) -> Option<Replay> {

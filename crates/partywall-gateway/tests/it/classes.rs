@@ -113,3 +113,17 @@ fn who_leaves_while_held_is_forgotten() {
     assert_eq!(first.answer().unwrap().status, 200);
     assert_eq!(upstream.seen().len(), 1);
 }
+
+/// Of an answer that comes whole nothing is heard before its end; its prompt is through long before.
+#[test]
+fn best_effort_does_not_wait_for_the_end_of_answers_that_come_whole() {
+    let upstream = Upstream::start();
+    let gateway = gateway_with(&[&upstream], "[timeouts]\nhold = \"1h\"", "");
+    let headers = [("x-test", "wait"), ("x-partywall-class", "be")];
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(gateway.address())).collect();
+    for client in &mut clients {
+        client.send("POST", "/v1/chat/completions", &headers, CHAT.as_bytes());
+    }
+    wait_until("all are there although none is answered", || upstream.seen().len() == 3);
+    assert_eq!(facts(&gateway)["held_best_effort"], 0);
+}

@@ -47,23 +47,47 @@ use super::{Candidate, Choice, Policy, Request};
 const MOST_UTILISATION: f64 = 0.95;
 
 /// The least time that all wait together, in seconds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Partywall {
+    name: &'static str,
+    evicts: bool,
+    prices: bool,
     cheapest: Cheapest,
+}
+
+impl Default for Partywall {
+    fn default() -> Self {
+        Self { name: "partywall", evicts: true, prices: true, cheapest: Cheapest::default() }
+    }
+}
+
+impl Partywall {
+    /// What a best-effort request pushes out costs nothing.
+    pub fn without_eviction() -> Self {
+        Self { name: "partywall-without-eviction", evicts: false, ..Self::default() }
+    }
+
+    /// What a request computes delays nobody else: the shortest expected time to its first token.
+    pub fn without_price() -> Self {
+        Self { name: "partywall-without-price", prices: false, ..Self::default() }
+    }
 }
 
 impl Policy for Partywall {
     fn name(&self) -> &'static str {
-        "partywall"
+        self.name
     }
 
     fn choose(&mut self, request: &Request<'_>, candidates: &[Candidate]) -> Choice {
         let rho = request.demand.utilisation.clamp(0.0, MOST_UTILISATION);
         let price = rho / (1.0 - rho) + f64::from(u8::from(request.demand.best_effort_waits));
+        let price = if self.prices { price } else { 0.0 };
         self.cheapest.choose(candidates, |candidate| {
             let evicted = match request.class {
-                Class::LatencySensitive => 0.0,
-                Class::BestEffort => candidate.evicted_blocks * f64::from(candidate.capacity.block_tokens),
+                Class::BestEffort if self.evicts => {
+                    candidate.evicted_blocks * f64::from(candidate.capacity.block_tokens)
+                }
+                _ => 0.0,
             };
             let computed = candidate.seconds(candidate.new_tokens(request) as f64 + evicted);
             candidate.wait.as_secs() + computed * (1.0 + price)

@@ -58,7 +58,7 @@ fn taken(name: &str, candidates: &[Candidate]) -> u32 {
 
 #[test]
 fn every_name_is_that_of_its_policy() {
-    for name in NAMES {
+    for name in NAMES.into_iter().chain(ABLATIONS) {
         assert_eq!(named(name).unwrap().name(), name);
     }
     assert!(named("magic").is_none());
@@ -206,6 +206,27 @@ fn s5_while_best_effort_requests_are_held_recomputing_costs_more() {
     let held = |best_effort_waits| Demand { utilisation: 0.0, best_effort_waits };
     assert_eq!(ours(Class::LatencySensitive, held(false), &candidates), 0);
     assert_eq!(ours(Class::LatencySensitive, held(true), &candidates), 1);
+}
+
+#[test]
+fn without_a_term_it_has_no_say() {
+    let prefixes = prompt(1);
+    let evicting = [
+        Candidate { evicted_blocks: 8.0, ..idle(0) },
+        Candidate { wait: Nanos::from_millis(200), ..idle(1) },
+    ];
+    let request = Request { class: Class::BestEffort, ..request(&prefixes) };
+    let choose = |name: &str, request: &Request<'_>, candidates: &[Candidate]| {
+        named(name).unwrap().choose(request, candidates).candidate
+    };
+    assert_eq!(choose("partywall", &request, &evicting), 1);
+    assert_eq!(choose("partywall-without-eviction", &request, &evicting), 0);
+    // On a busy fleet it waits for the replica that holds its prefix.
+    let candidates = [idle(0), Candidate { wait: Nanos::from_secs(1), ..holding(9, idle(1)) }];
+    let demand = Demand { utilisation: 0.8, best_effort_waits: false };
+    let request = Request { class: Class::LatencySensitive, demand, ..request };
+    assert_eq!(choose("partywall", &request, &candidates), 1);
+    assert_eq!(choose("partywall-without-price", &request, &candidates), 0);
 }
 
 fn candidate() -> impl Strategy<Value = Candidate> {

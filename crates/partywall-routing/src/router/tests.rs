@@ -28,6 +28,7 @@ fn arrival(id: u64, class: Class, tokens: u64) -> Arrival {
         model: ModelId(0),
         prefixes: (0..tokens / 100).map(|block| PrefixHash(id * 10_000 + block)).collect(),
         input_tokens: tokens,
+        whole: false,
         output_tokens: None,
         affinity: None,
         deadline: None,
@@ -225,4 +226,26 @@ fn latency_sensitive_prompts_are_priced_by_how_busy_they_keep_the_replicas() {
         router.ended(now + ms(950), RequestId(id));
     }
     assert!((cost - 0.9 * 1.82).abs() < 0.05, "{cost}");
+}
+
+#[test]
+fn an_answer_that_comes_whole_keeps_nobody_waiting_longer_than_its_prompt() {
+    let mut router = fleet(1);
+    let whole = |id, class| Arrival { whole: true, ..arrival(id, class, 500) };
+    sent(&mut router, ms(0), whole(1, LS));
+    assert_eq!(router.arrive(ms(100), whole(2, BE), &Unknown), Verdict::Held);
+    // Nothing is heard of the first one, and so it goes on for ten seconds.
+    assert_eq!(router.next_poll(), Some(ms(450)));
+    assert_eq!(poll(&mut router, ms(449)), []);
+    assert_eq!(poll(&mut router, ms(450)), [(2, Ok(0))]);
+    assert_eq!(sent(&mut router, ms(600), arrival(3, LS, 100)).backlog, ms(400));
+    // The second is through by the time that the third is.
+    router.first_token(ms(1_200), RequestId(3), None);
+    let load = router.load(ReplicaId(0)).unwrap();
+    assert_eq!((load.latency_sensitive.decoding, load.best_effort.decoding), (2, 1));
+    for id in [1, 2, 3] {
+        router.first_token(ms(10_000), RequestId(id), None);
+        router.ended(ms(10_000), RequestId(id));
+    }
+    assert_eq!(router.load(ReplicaId(0)).unwrap(), Load::default());
 }

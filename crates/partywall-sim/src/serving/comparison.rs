@@ -3,18 +3,20 @@
 //! One class: a load at several rates (its times divided by the rate), on fleets with several sizes of cache, under every policy.
 //!
 //! Mixed classes: the load is latency-sensitive, and beside it come best-effort requests with long prompts that nothing else shares, as many
-//! as [`OFFERED`] times what the engines could still compute. That is measured: the prompt tokens that the default policy leaves to be computed
+//! as 1.5 times ([`OFFERED`]) what the engines could still compute. That is measured: the prompt tokens that the default policy leaves to be computed
 //! of the latency-sensitive load alone, of what the engines compute in that time. The default policy is told the classes. All policies, the
 //! default one again, are also replayed class-blind: they are given all requests as latency-sensitive ones. What best-effort requests get is
 //! held against the class-blind policy that serves most of them, of those that serve the latency-sensitive ones too ([`SERVES`]): following
 //! the longest prefix sends all of these to one engine and has seven others for best effort.
+
+use std::borrow::Cow;
 
 use partywall_core::tenant::Class;
 use partywall_core::units::Nanos;
 use partywall_routing::policy;
 use partywall_routing::prefix::PrefixHash;
 use partywall_routing::router::RouterSettings;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::engine::EngineSettings;
 use super::measures::Measures;
@@ -25,7 +27,13 @@ use crate::parallel::in_order;
 #[cfg(test)]
 mod tests;
 
-/// Best-effort prompt tokens that are offered, as a multiple of what could still be computed.
+/// The default policy without one of its parts each, which know the classes where there are two. The last one lets best-effort requests go at
+/// once.
+pub const ABLATIONS: [&str; 3] = [policy::ABLATIONS[0], policy::ABLATIONS[1], WITHOUT_HOLDING];
+
+const WITHOUT_HOLDING: &str = "partywall-without-holding";
+
+/// Best-effort prompt tokens that are offered if nothing else is said, as a multiple of what could still be computed.
 pub const OFFERED: f64 = 1.5;
 
 /// The shortest and the longest best-effort prompt, in tokens; in between each length is as likely as any other of the same order.
@@ -63,6 +71,10 @@ pub struct Comparison {
     pub router: RouterSettings,
     /// Also with best-effort requests, at the recorded rate.
     pub mixed: bool,
+    /// Best-effort prompt tokens that are offered, as a multiple of what could still be computed.
+    pub offered: f64,
+    /// Answers come whole, not as streams.
+    pub whole: bool,
     /// Of the best-effort requests.
     pub seed: u64,
 }
@@ -105,17 +117,17 @@ pub enum ComparisonError {
 }
 
 /// One policy's figures.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Its name.
-    pub policy: &'static str,
+    pub policy: Cow<'static, str>,
     /// What the latency-sensitive requests got: all of them, with one class.
     #[serde(flatten)]
     pub measures: Measures,
 }
 
 /// All policies at one rate and one size of cache.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     /// What it is called, such as `rate1.5-3m`.
     pub name: String,
@@ -126,7 +138,7 @@ pub struct Setting {
     /// The figures of each policy.
     pub policies: Vec<Row>,
     /// Of the other policies, the one with the lowest mean time to the first token.
-    pub best_baseline: Option<&'static str>,
+    pub best_baseline: Option<Cow<'static, str>>,
     /// The default policy's mean time to the first token over that one's.
     pub over_best_baseline: Option<f64>,
     /// The same over round robin's.
@@ -134,10 +146,10 @@ pub struct Setting {
 }
 
 /// One policy's figures with two classes.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MixedRow {
     /// Its name.
-    pub policy: &'static str,
+    pub policy: Cow<'static, str>,
     /// Whether it was told the classes.
     pub knows_classes: bool,
     /// What the latency-sensitive requests got.
@@ -147,7 +159,7 @@ pub struct MixedRow {
 }
 
 /// Both classes at one size of cache.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MixedSetting {
     /// What it is called, such as `mixed-3m`.
     pub name: String,
@@ -162,16 +174,16 @@ pub struct MixedSetting {
     /// The p99 of the time to the first token of latency-sensitive requests under the default policy, with best-effort ones over without.
     pub ls_p99_over_alone: Option<f64>,
     /// The class-blind policy that serves most best-effort tokens, of those that serve the latency-sensitive requests.
-    pub most_best_effort: Option<&'static str>,
+    pub most_best_effort: Option<Cow<'static, str>>,
     /// Best-effort tokens that the default policy serves when it knows the classes, over that one's.
     pub be_share: Option<f64>,
 }
 
 /// All that was compared.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ComparisonReport {
     /// Where the figures come from.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// Requests of the load.
     pub requests: u64,
     /// How long it lasts as recorded, in seconds.
@@ -206,7 +218,7 @@ impl Comparison {
     /// # Errors
     /// There is none of that name.
     pub fn policy(name: &str) -> Result<&'static str, ComparisonError> {
-        let known = policy::NAMES.iter().find(|known| **known == name).copied();
+        let known = policy::NAMES.iter().chain(&ABLATIONS).find(|known| **known == name).copied();
         known.ok_or_else(|| ComparisonError::Policy { name: name.to_owned() })
     }
 
@@ -247,7 +259,7 @@ impl Comparison {
             }
         }
         Ok(ComparisonReport {
-            kind: "simulated",
+            kind: Cow::Borrowed("simulated"),
             requests: load.len() as u64,
             span_s: span.as_secs(),
             seed: self.seed,
@@ -276,6 +288,9 @@ impl Comparison {
             if !rate.is_finite() || !(0.01..=100.0).contains(&rate) {
                 return number("a rate", rate, "from 0.01 to 100");
             }
+        }
+        if !self.offered.is_finite() || !(0.01..=10.0).contains(&self.offered) {
+            return number("what is offered of best effort", self.offered, "from 0.01 to 10");
         }
         if self.engines == 0 || self.engines > 10_000 {
             return number("the number of engines", f64::from(self.engines), "from 1 to 10000");
@@ -307,7 +322,7 @@ impl Comparison {
             report_tokens: REPORT_TOKENS,
             ..self.engine
         };
-        FleetSettings { engines: self.engines, engine, router: self.router, class_blind }
+        FleetSettings { engines: self.engines, engine, router: self.router, class_blind, whole: self.whole }
     }
 
     fn replay_one(&self, load: &[LoadRequest], run: &Run) -> Result<Row, ComparisonError> {
@@ -320,7 +335,7 @@ impl Comparison {
         let fleet = self.fleet(run.cache_tokens, false);
         let fates = replay(&load, &fleet, named(run.policy)?, span.saturating_add(DRAIN))?;
         let measures = Measures::of(Class::LatencySensitive, &load, &fates, span);
-        Ok(Row { policy: run.policy, measures })
+        Ok(Row { policy: Cow::Borrowed(run.policy), measures })
     }
 
     fn replay_mixed(
@@ -339,7 +354,7 @@ impl Comparison {
         let tokens: u64 = load.iter().map(|request| request.input_tokens).sum();
         let needed = tokens as f64 * (1.0 - alone.hit_rate) / span.as_secs();
         let free = (f64::from(self.engines) * self.engine.prefill_tokens_per_s - needed).max(0.0);
-        let best_effort = best_effort(OFFERED * free, span, self.engine.block_tokens, self.seed);
+        let best_effort = best_effort(self.offered * free, span, self.engine.block_tokens, self.seed);
         let offered: u64 =
             best_effort.iter().map(|request| request.input_tokens + u64::from(request.output_tokens)).sum();
         let mut both = load.to_vec();
@@ -348,20 +363,22 @@ impl Comparison {
         both.sort_by_key(|request| request.at);
         let runs: Vec<(&'static str, bool)> = [(default, true)]
             .into_iter()
-            .chain(self.policies.iter().map(|policy| (*policy, false)))
+            .chain(self.policies.iter().map(|policy| (*policy, ABLATIONS.contains(policy))))
             .collect();
         let rows = in_order(&runs, threads, |&(policy, knows_classes)| {
-            let fates = replay(&both, &self.fleet(cache_tokens, !knows_classes), named(policy)?, until)?;
+            let mut fleet = self.fleet(cache_tokens, !knows_classes);
+            fleet.router.admission.by_class &= policy != WITHOUT_HOLDING;
+            let fates = replay(&both, &fleet, named(policy)?, until)?;
             done();
             Ok(MixedRow {
-                policy,
+                policy: Cow::Borrowed(policy),
                 knows_classes,
                 latency_sensitive: Measures::of(Class::LatencySensitive, &both, &fates, span),
                 best_effort: Measures::of(Class::BestEffort, &both, &fates, span),
             })
         });
         let rows = rows.into_iter().collect::<Result<Vec<MixedRow>, ComparisonError>>()?;
-        let ours = rows.iter().find(|row| row.knows_classes);
+        let ours = rows.iter().find(|row| row.knows_classes && row.policy == default);
         let served = |row: &MixedRow| row.best_effort.tokens_per_s;
         let serves = |row: &&MixedRow| {
             let ls = &row.latency_sensitive;
@@ -374,7 +391,7 @@ impl Comparison {
             cache_tokens,
             offered_tokens_per_s: offered as f64 / span.as_secs(),
             ls_p99_over_alone: p99.zip(alone.ttft_p99_s).map(|(with, without)| with / without),
-            most_best_effort: most.map(|row| row.policy),
+            most_best_effort: most.map(|row| row.policy.clone()),
             be_share: ours
                 .zip(most.map(served).filter(|most| *most > 0.0))
                 .map(|(row, most)| served(row) / most),
@@ -388,15 +405,17 @@ impl Setting {
     fn new(rate: f64, cache_tokens: u64, policies: Vec<Row>) -> Self {
         let mean = |row: &Row| row.measures.ttft_mean_s;
         let ours = policies.iter().find(|row| row.policy == policy::NAMES[0]).and_then(mean);
-        let others = policies.iter().filter(|row| row.policy != policy::NAMES[0]);
-        let best = others.filter_map(|row| Some((row.policy, mean(row)?))).min_by(|a, b| a.1.total_cmp(&b.1));
+        let ours_too = |row: &&Row| row.policy == policy::NAMES[0] || ABLATIONS.contains(&&*row.policy);
+        let others = policies.iter().filter(|row| !ours_too(row));
+        let best =
+            others.filter_map(|row| Some((&row.policy, mean(row)?))).min_by(|a, b| a.1.total_cmp(&b.1));
         let round_robin = policies.iter().find(|row| row.policy == "round-robin").and_then(mean);
         let over = |theirs: Option<f64>| ours.zip(theirs).map(|(ours, theirs)| ours / theirs);
         Self {
             name: format!("rate{rate}-{}", cache_name(cache_tokens)),
             rate,
             cache_tokens,
-            best_baseline: best.map(|(policy, _)| policy),
+            best_baseline: best.as_ref().map(|(policy, _)| (*policy).clone()),
             over_best_baseline: over(best.map(|(_, mean)| mean)),
             over_round_robin: over(round_robin),
             policies,
@@ -439,7 +458,8 @@ fn best_effort(tokens_per_s: f64, span: Nanos, block_tokens: u32, seed: u64) -> 
 }
 
 fn named(name: &str) -> Result<Box<dyn policy::Policy>, ComparisonError> {
-    policy::named(name).ok_or_else(|| ComparisonError::Policy { name: name.to_owned() })
+    let rule = if name == WITHOUT_HOLDING { policy::NAMES[0] } else { name };
+    policy::named(rule).ok_or_else(|| ComparisonError::Policy { name: name.to_owned() })
 }
 
 /// A million tokens is `1m`.

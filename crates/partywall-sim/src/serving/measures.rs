@@ -2,7 +2,7 @@
 
 use partywall_core::tenant::Class;
 use partywall_core::units::Nanos;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::replay::{Fate, LoadRequest};
 
@@ -13,7 +13,7 @@ pub const FIRST_TOKEN_OBJECTIVE: Nanos = Nanos::from_secs(2);
 pub const TOKEN_OBJECTIVE: Nanos = Nanos::from_millis(25);
 
 /// The figures of one class.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measures {
     /// Requests that came.
     pub requests: u64,

@@ -74,6 +74,8 @@ pub struct FleetSettings {
     pub router: RouterSettings,
     /// The router takes all requests for latency-sensitive ones.
     pub class_blind: bool,
+    /// Answers come whole, not as streams: the router hears of a first token when all of the answer is there.
+    pub whole: bool,
 }
 
 /// Sends every request of `load`, which is in order of time, through a router with this policy to engines that are empty at first, and says
@@ -95,6 +97,7 @@ pub fn replay(
 struct Fleet<'a> {
     load: &'a [LoadRequest],
     class_blind: bool,
+    whole: bool,
     next_arrival: usize,
     router: Router,
     view: HeldBlocks,
@@ -129,6 +132,7 @@ impl<'a> Fleet<'a> {
         Ok(Self {
             load,
             class_blind: settings.class_blind,
+            whole: settings.whole,
             next_arrival: 0,
             router,
             view: HeldBlocks::default(),
@@ -181,14 +185,21 @@ impl<'a> Fleet<'a> {
             Happened::FirstToken { id, cached_tokens } => {
                 let fate = &mut self.fates[id.0 as usize];
                 (fate.first_token, fate.cached_tokens) = (Some(now), cached_tokens);
-                self.router.first_token(now, id, Some(cached_tokens));
-                true
+                if !self.whole {
+                    self.router.first_token(now, id, Some(cached_tokens));
+                }
+                !self.whole
             }
             Happened::Tokens { id, n } => {
-                self.router.tokens(id, n);
+                if !self.whole {
+                    self.router.tokens(id, n);
+                }
                 false
             }
             Happened::Finished { id } => {
+                if self.whole {
+                    self.router.first_token(now, id, Some(self.fates[id.0 as usize].cached_tokens));
+                }
                 self.fates[id.0 as usize].finished = Some(now);
                 self.router.ended(now, id);
                 true
@@ -214,6 +225,7 @@ impl<'a> Fleet<'a> {
             model: ModelId(0),
             prefixes: request.prefixes.clone(),
             input_tokens: request.input_tokens,
+            whole: self.whole,
             output_tokens: None,
             affinity: None,
             deadline: None,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use partywall_sim::serving::comparison::OFFERED;
 
 /// Engines at most: a replay of an hour takes seconds with so many.
 const ENGINES_MAX: u32 = 10_000;
@@ -26,22 +27,33 @@ pub struct RouteArguments {
     /// Tokens of each engine's cache.
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "1M,3M")]
     pub cache: Vec<Tokens>,
-    /// The policies, by name, or all.
+    /// The policies, by name; all; or ablations: the default one, and without one of its parts each.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     pub policy: Vec<String>,
     /// Engines, all alike.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=i64::from(ENGINES_MAX)))]
     pub engines: u32,
-    /// Also at the recorded rate with best-effort requests beside the load: long prompts that nothing else shares, 1.5 times as many as
-    /// could still be computed.
+    /// So many loads at the same time, each with prompts of its own: for larger fleets.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub copies: u32,
+    /// Also at the recorded rate with best-effort requests beside the load: long prompts that nothing else shares.
     #[arg(long)]
     pub mixed: bool,
+    /// How many of these, as a multiple of what could still be computed.
+    #[arg(long, value_name = "FACTOR", default_value_t = OFFERED, requires = "mixed")]
+    pub offered: f64,
+    /// Answers come whole, not as streams: a router hears of a first token when all of the answer is there.
+    #[arg(long)]
+    pub whole: bool,
     /// Seed of the best-effort requests and of a generated load; the same seed gives the same bytes.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Print results as JSON instead of tables.
     #[arg(long)]
     pub json: bool,
+    /// Also write report.html, with figures, and report.json into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 /// A number of tokens, which users write as `3M` or `500k`.

@@ -33,6 +33,25 @@ const MEASURES: [(&str, &str); 10] = [
 
 /// The page.
 pub(super) fn page(report: &Report) -> String {
+    let body = html! {
+        header {
+            h1 { (report.title) }
+            p class="provenance" {
+                strong class="badge" { (report.origin.how()) } " " (report.what())
+            }
+            (summary(report))
+        }
+        main {
+            @if report.sections.len() >= matrix::SECTIONS_MIN { (overview(report)) }
+            @for (index, section) in report.sections.iter().enumerate() { (self::section(report, index, section)) }
+            (obtained(report))
+        }
+    };
+    frame(&report.title, &body)
+}
+
+/// A page with this title and body, in the style of all of them.
+pub(super) fn frame(title: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -40,24 +59,11 @@ pub(super) fn page(report: &Report) -> String {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { (report.title) }
+                title { (title) }
                 // The style holds no character that HTML would read differently, and none of the data.
                 style { (PreEscaped(svg::STYLE)) (PreEscaped(STYLE)) }
             }
-            body {
-                header {
-                    h1 { (report.title) }
-                    p class="provenance" {
-                        strong class="badge" { (report.origin.how()) } " " (report.what())
-                    }
-                    (summary(report))
-                }
-                main {
-                    @if report.sections.len() >= matrix::SECTIONS_MIN { (overview(report)) }
-                    @for (index, section) in report.sections.iter().enumerate() { (self::section(report, index, section)) }
-                    (obtained(report))
-                }
-            }
+            body { (body) }
         }
     };
     page.into_string()

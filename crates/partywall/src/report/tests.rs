@@ -10,7 +10,7 @@ use partywall_sim::validate::WallError;
 
 use super::{Origin, Report, Section};
 
-mod figures;
+pub(super) mod figures;
 mod real;
 
 /// A tenant with `n` requests of which half take `p50` ms.

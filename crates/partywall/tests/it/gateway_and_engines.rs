@@ -64,9 +64,10 @@ impl Site {
         for (number, address) in engines.addresses.iter().enumerate() {
             let [http, events, replay] =
                 ["http", "kv_events", "kv_replay"].map(|key| address[key].as_str().unwrap());
+            let ranks = &address["ranks"];
             file += &format!(
                 "[[replica]]\nname = \"r{number}\"\nurl = \"http://{http}\"\nmodels = [\"m\"]\n\
-                 kv-events = {{ endpoint = \"{events}\", replay = \"{replay}\" }}\n"
+                 kv-events = {{ endpoint = \"{events}\", replay = \"{replay}\", ranks = {ranks} }}\n"
             );
         }
         let path = scratch.file("gateway.toml", &file);
@@ -141,6 +142,26 @@ impl Site {
                 "replica {replica} is not found: {decision:?}, {cached_tokens} tokens cached"
             );
         }
+    }
+
+    /// Waits until the gateway has heard all that the ranks of a replica have told.
+    #[track_caller]
+    fn up_to_date(&self, replica: usize, ranks: usize) {
+        for rank in 0..ranks {
+            let told = format!("partywall_engine_sim_event_number{{engine=\"{rank}\"");
+            let heard = format!(
+                "partywall_replica_kv_batches_total{{replica=\"r{replica}\",model=\"m\",rank=\"{rank}\"}}"
+            );
+            let both = || (metric(self.engines.http(replica), &told), metric(&self.operators, &heard));
+            until_or(|| both().0 == both().1, || format!("rank {rank} is heard: {:?}", both()));
+        }
+    }
+
+    /// Blocks that each rank of a replica holds, as the gateway knows.
+    fn blocks(&self, replica: usize) -> Vec<u64> {
+        let replicas = ask(&self.operators, "GET /api/v1/replicas", &[], "").unwrap().json();
+        let feeds = replicas[replica]["kv_events"].as_array().unwrap();
+        feeds.iter().map(|feed| feed["blocks"].as_u64().unwrap()).collect()
     }
 
     fn fault(&self, replica: usize, fault: &str) {
@@ -265,6 +286,40 @@ fn chats_are_found_by_what_the_engine_tells_of_their_tokens() {
         let Completed { cached_tokens, .. } = site.learns(Form::Chat, replica, &mut groups);
         assert!(cached_tokens > 192, "with what all chats begin with: {cached_tokens}");
     }
+}
+
+/// Engines behind one address publish at ports of their own, and what one of them drops another one still has.
+#[test]
+fn ranks_of_a_replica_tell_each_of_their_own_cache() {
+    let site = Site::start("ranks", 2, &["--ranks", "2", "--cache-tokens", "8k"], "");
+    let tell = |prompt: &str| {
+        let (path, body) = Form::Completion.request(prompt, 1);
+        assert_eq!(post(site.engines.http(1), path, &body).0, 200);
+    };
+    // A request goes to the rank that has fewest: a long answer keeps the first one busy, and all others go to the second.
+    let body = json!({"model": "m", "prompt": prompt(1, 0), "max_tokens": 6_000, "stream": true});
+    let headers = [("content-type", "application/json")];
+    let mut busy = ask(site.engines.http(1), "POST /v1/completions", &headers, &body.to_string()).unwrap();
+    busy.piece().unwrap().unwrap();
+    tell(&prompt(2, 0));
+    tell(&prompt(3, 0));
+    site.up_to_date(1, 2);
+    let of_one = prompt(1, 0).len() as u64 / BLOCK;
+    assert_eq!((site.blocks(0), site.blocks(1)), (vec![0, 0], vec![of_one, 2 * of_one]));
+    let found = |group: usize| {
+        let Completed { decision, cached_tokens } = site.complete(&prompt(group, 1), 1);
+        (decision, cached_tokens)
+    };
+    // What either holds is the replica's. Which of its ranks gets the request is the engine's own business.
+    assert_eq!(found(2), (Decision { replica: 1, cached: 13 }, 13 * BLOCK));
+    // The second rank drops what it had; the first one does not.
+    for number in 0..4 {
+        tell(&format!("{number} {}", "x".repeat(4_000)));
+    }
+    site.up_to_date(1, 2);
+    assert_eq!(site.blocks(1)[0], of_one);
+    assert_eq!(found(3).0.cached, 0);
+    assert_eq!(found(1).0, Decision { replica: 1, cached: 13 });
 }
 
 #[test]

@@ -6,7 +6,7 @@ use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
 use rmpv::Value;
 
 use crate::kv_events::msgpack::Reader;
-use crate::kv_events::{Batch, Error, Event, Group, Stored, decode};
+use crate::kv_events::{Adapter, Batch, Error, Event, Group, Stored, decode};
 
 pub(super) fn bytes(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -113,7 +113,7 @@ fn a_list_may_have_every_field() {
         parent: Some(EngineHash(u64::MAX)),
         tokens: vec![3, 4],
         tier: Tier::Disk,
-        lora: Some("french".into()),
+        lora: Some(Adapter::Name("french".into())),
         media: vec![(0, Media { content: content(b"image"), at: 1 })],
         group: Group { number: Some(0), main: Some(true) },
         remote: true,

@@ -137,7 +137,7 @@ impl World {
         let ears = Arc::new(Ears { told: sender, health: Mutex::new(None) });
         let source = Source {
             replica: ReplicaId(3),
-            rank: 1,
+            feed: 1,
             events: engine.events.clone(),
             replay: Some(engine.replay.clone()),
             topic: "kv".into(),
@@ -302,13 +302,13 @@ async fn an_address_that_is_none_says_what_would_be_one() {
 fn ranks_count_ports() {
     let source = Source {
         replica: ReplicaId(0),
-        rank: 0,
+        feed: 0,
         events: "tcp://engine:5557".into(),
         replay: Some("tcp://[::1]:5558".into()),
         topic: String::new(),
     };
     let second = source.of_rank(2).expect("ports");
-    assert_eq!((second.rank, &second.events[..]), (2, "tcp://engine:5559"));
+    assert_eq!((second.feed, &second.events[..]), (0, "tcp://engine:5559"));
     assert_eq!(second.replay.as_deref(), Some("tcp://[::1]:5560"));
     assert!(matches!(source.of_rank(65_000), Err(SourceError::NoRoom { .. })));
     let ipc = Source { events: "ipc://engine".into(), ..source };

@@ -7,7 +7,7 @@ use partywall_routing::prefix::{Identity, Media, PrefixHash, blocks, content};
 use partywall_routing::replica::ReplicaId;
 
 use super::stored;
-use crate::kv_events::{Applied, Applier, Batch, Event, Group, Stored};
+use crate::kv_events::{Adapter, Applied, Applier, Batch, Event, Group, Owner, Stored};
 
 const IDENTITY: Identity<'static> = Identity { model: "llama", lora: None, cache_salt: None };
 const HOLDER: Holder = Holder { replica: ReplicaId(0), rank: 0 };
@@ -19,7 +19,11 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self { index: Index::new(Limits::default()), applier: Applier::new(HOLDER, IDENTITY.model, 2) }
+        Self::of(Owner { model: IDENTITY.model.to_owned(), ..Owner::default() })
+    }
+
+    fn of(owner: Owner) -> Self {
+        Self { index: Index::new(Limits::default()), applier: Applier::new(HOLDER, owner, 2) }
     }
 
     fn apply(&mut self, event: Event) -> Applied {
@@ -44,7 +48,7 @@ fn blocks_are_found_by_the_requests_that_would_use_them() {
     let media = [Media { content: content(b"cat"), at: 3 }];
     let identity = Identity { lora: Some("french"), cache_salt: Some("salt"), ..IDENTITY };
     let named = |stored: Stored| Stored {
-        lora: Some("french".into()),
+        lora: Some(Adapter::Name("french".into())),
         cache_salt: Some("salt".into()),
         media: stored.media,
         ..stored
@@ -112,4 +116,44 @@ fn blocks_of_another_size_are_seen_and_not_believed() {
     let applied = world.apply(Event::Stored(other));
     assert_eq!((applied.other_block_size, applied.block_tokens_seen), (1, Some(1)));
     assert_eq!(world.index.held(), 0);
+}
+
+#[test]
+fn adapters_are_told_by_name_by_number_or_by_where_the_event_comes_from() {
+    let tokens = [1, 2, 3, 4];
+    let prompt = |lora| blocks(&Identity { lora, ..IDENTITY }, &tokens, &[], 2);
+    let owner = |adapter: Option<&str>| Owner {
+        model: IDENTITY.model.to_owned(),
+        adapter: adapter.map(str::to_owned),
+        adapters: [(1, "french".to_owned()), (2, "legal".to_owned())].into(),
+    };
+    let named = |name: &str| Some(Adapter::Name(name.to_owned()));
+    for (engine, said, whose) in [
+        (None, None, None),
+        (None, named("french"), Some("french")),
+        (None, named("unheard-of"), Some("unheard-of")),
+        (None, Some(Adapter::Number(2)), Some("legal")),
+        (Some("legal"), None, Some("legal")),
+        (Some("legal"), Some(Adapter::Number(1)), Some("french")),
+    ] {
+        let mut world = World::of(owner(engine));
+        world.apply(Event::Stored(Stored { lora: said.clone(), ..stored(1, None, &tokens[..2]) }));
+        world.apply(Event::Stored(Stored { lora: said.clone(), ..stored(2, Some(1), &tokens[2..]) }));
+        for asked in [None, Some("french"), Some("legal"), Some("unheard-of")] {
+            let held = if asked == whose { 2 } else { 0 };
+            assert_eq!(
+                world.cached(&prompt(asked)),
+                held,
+                "{engine:?} says {said:?}; {asked:?} is asked for"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_adapter_with_a_number_that_nobody_knows_is_counted_and_nobodys() {
+    let mut world = World::new();
+    let told = Stored { lora: Some(Adapter::Number(3)), ..stored(1, None, &[1, 2]) };
+    let applied = world.apply(Event::Stored(told));
+    assert_eq!((applied.unknown_adapter, applied.applied, world.index.held()), (1, 0, 0));
 }

@@ -99,7 +99,8 @@ impl World {
                 let (id, class) = (self.classes.len() as u64, if best_effort { BE } else { LS });
                 self.classes.insert(id, class);
                 let deadline = deadline_ms.map(|after| now + ms(after));
-                let arrival = Arrival { deadline, ..arrival(id, class, tokens) };
+                let whole = tokens.is_multiple_of(2);
+                let arrival = Arrival { deadline, whole, ..arrival(id, class, tokens) };
                 let verdict = self.router.arrive(now, arrival, &Unknown);
                 self.follow(id, verdict);
             }

@@ -10,6 +10,8 @@ fn comparison() -> Comparison {
         engine: EngineSettings::default(),
         router: RouterSettings::default(),
         mixed: true,
+        offered: OFFERED,
+        whole: false,
         seed: 1,
     }
 }
@@ -73,6 +75,10 @@ fn what_means_nothing_is_refused() {
     };
     check(|comparison| comparison.rates = vec![0.0], "a rate is 0; write a number from 0.01");
     check(|comparison| comparison.rates = vec![f64::NAN], "a rate is NaN");
+    check(
+        |comparison| comparison.offered = 0.0,
+        "what is offered of best effort is 0; write a number from 0.01",
+    );
     check(|comparison| comparison.engines = 0, "the number of engines is 0");
     check(|comparison| comparison.cache_tokens = vec![1_000], "does not fit into a cache of 1000");
     check(

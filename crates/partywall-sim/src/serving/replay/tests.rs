@@ -10,7 +10,7 @@ const BE: Class = Class::BestEffort;
 
 fn settings(engines: u32) -> FleetSettings {
     let engine = EngineSettings { cache_blocks: 400, report_tokens: 64, ..EngineSettings::default() };
-    FleetSettings { engines, engine, router: RouterSettings::default(), class_blind: false }
+    FleetSettings { engines, engine, router: RouterSettings::default(), class_blind: false, whole: false }
 }
 
 fn run(name: &str, load: &[LoadRequest], settings: &FleetSettings) -> Vec<Fate> {

@@ -83,7 +83,7 @@ fn commands(path: &str) -> impl Iterator<Item = char> {
     path.chars().filter(char::is_ascii_alphabetic)
 }
 
-fn inside(svg: &str) {
+pub(in crate::report) fn inside(svg: &str) {
     let view_box: Vec<f64> = attribute(svg, "viewBox").unwrap().split(' ').map(number).collect();
     let found = coordinates(svg);
     assert!(found.len() > 10, "{svg}");
