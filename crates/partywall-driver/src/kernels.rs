@@ -4,6 +4,7 @@
 //! checks everything that decides what its kernel will touch: sizes, alignment and the shape of the launch. What a
 //! kernel leaves in a buffer is plain numbers, so kernels that race on a buffer give wrong results and nothing worse.
 
+mod arena;
 mod launchers;
 mod placement;
 mod sides;
@@ -19,6 +20,9 @@ use crate::memory::{DeviceBuffer, PinnedBuffer};
 use crate::module::{Function, KernelArg, Module};
 use crate::stream::Stream;
 
+pub use arena::{
+    Access, CHUNK_BYTES, Colored, Direction, Linear, Load, PIECE_BYTES, Passes, QUAD_BYTES, Range,
+};
 pub use launchers::{LinkCycle, Policy, Product, Token};
 pub use placement::{Meeting, Stay, Stayed};
 pub use sides::{Atomics, LINE_BYTES, NO_PLACE};

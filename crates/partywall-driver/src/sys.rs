@@ -139,7 +139,7 @@ pub(crate) struct CUmemLocation {
 pub(crate) struct CUmemAllocationProp {
     /// [`CU_MEM_ALLOCATION_TYPE_PINNED`] here.
     pub(crate) kind: c_uint,
-    /// 0: the memory is not shared with another process.
+    /// 0: the memory is not shared with another process; or [`CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`].
     pub(crate) requestedHandleTypes: c_uint,
     pub(crate) location: CUmemLocation,
     pub(crate) win32HandleMetaData: *mut c_void,
@@ -218,6 +218,7 @@ pub(crate) const CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: c_uint = 8;
 pub(crate) const CU_MEMHOSTALLOC_DEVICEMAP: c_uint = 2;
 pub(crate) const CU_MEM_LOCATION_TYPE_DEVICE: c_uint = 1;
 pub(crate) const CU_MEM_ALLOCATION_TYPE_PINNED: c_uint = 1;
+pub(crate) const CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_uint = 1;
 pub(crate) const CU_MEM_ALLOC_GRANULARITY_MINIMUM: c_uint = 0;
 pub(crate) const CU_MEM_ACCESS_FLAGS_PROT_READ: c_uint = 1;
 pub(crate) const CU_MEM_ACCESS_FLAGS_PROT_READWRITE: c_uint = 3;
@@ -364,6 +365,10 @@ functions! {
         cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
     }
     optional {
+        cuMemExportToShareableHandle since (10, 2) (
+            *mut c_void, CUmemGenericAllocationHandle, c_uint, c_ulonglong,
+        );
+        cuMemImportFromShareableHandle since (10, 2) (*mut CUmemGenericAllocationHandle, *mut c_void, c_uint);
         cuCtxGetExecAffinity since (11, 4) (*mut CUexecAffinityParam, c_uint);
         cuCtxSetCurrent since (4, 0) (CUcontext);
         cuGraphClone since (10, 0) (*mut CUgraph, CUgraph);

@@ -2,9 +2,14 @@
 //!
 //! Addresses, sizes and offsets are multiples of [`granularity`] (2 MiB on GPUs so far). A mapping always shows a
 //! [`PhysicalMemory`] from its beginning; the driver has no other kind yet.
+//!
+//! Processes share physical memory by file descriptors: one makes it with [`PhysicalMemory::create_shared`] and
+//! [exports](PhysicalMemory::export) it, the other [imports](PhysicalMemory::import) what it was sent.
 
 use std::collections::BTreeMap;
+use std::ffi::c_void;
 use std::fmt;
+use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::Arc;
 
 use partywall_core::units::Bytes;
@@ -14,8 +19,8 @@ use crate::error::{DriverError, check_range};
 use crate::memory::DeviceBuffer;
 use crate::sys::{
     CU_MEM_ACCESS_FLAGS_PROT_READ, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_MINIMUM,
-    CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CUdeviceptr, CUmemAccessDesc,
-    CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
+    CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE,
+    CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
 };
 
 /// How the device may access mapped memory.
@@ -34,7 +39,7 @@ pub enum Access {
 pub fn granularity(context: &Context) -> Result<Bytes, DriverError> {
     let _entered = context.enter()?;
     let mut bytes = 0_usize;
-    let prop = properties(context);
+    let prop = properties(context, 0);
     let call = context.api().cuMemGetAllocationGranularity;
     // SAFETY: `bytes` is a valid place for the answer, and `prop` lives until the call returns.
     let code = unsafe { call(&mut bytes, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) };
@@ -67,12 +72,62 @@ impl PhysicalMemory {
     /// # Errors
     /// What the driver returned: 1, `CUDA_ERROR_INVALID_VALUE`, for a size that is no multiple of [`granularity`].
     pub fn create(context: &Context, size: Bytes) -> Result<Self, DriverError> {
+        Self::create_with(context, size, 0)
+    }
+
+    /// The same, of a kind that other processes can be given.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_shared(context: &Context, size: Bytes) -> Result<Self, DriverError> {
+        Self::create_with(context, size, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    }
+
+    fn create_with(context: &Context, size: Bytes, handle_types: u32) -> Result<Self, DriverError> {
         let _entered = context.enter()?;
-        let prop = properties(context);
+        let prop = properties(context, handle_types);
         let mut raw = 0;
         // SAFETY: `raw` is a valid place for the answer, and `prop` lives until the call returns; 0 is the only flag.
         let code = unsafe { (context.api().cuMemCreate)(&mut raw, size.0 as usize, &prop, 0) };
         context.api().check(code, "cuMemCreate", || format!("taking {size} of physical device memory"))?;
+        Ok(Self { shared: Arc::new(Physical { context: context.clone(), raw, size }) })
+    }
+
+    /// A file descriptor that stands for it, for sending to another process. It keeps the memory, as every copy of it does.
+    ///
+    /// # Errors
+    /// What the driver returned: among it that the memory was not made by [`PhysicalMemory::create_shared`].
+    pub fn export(&self) -> Result<OwnedFd, DriverError> {
+        let context = &self.shared.context;
+        let export = context.api().cuMemExportToShareableHandle()?;
+        let _entered = context.enter()?;
+        let mut file: i32 = -1;
+        let place = (&raw mut file).cast::<c_void>();
+        // SAFETY: for this kind of handle the answer is an `int`, for which `place` has room; the memory is alive, and 0 is the only flag.
+        let code = unsafe { export(place, self.shared.raw, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) };
+        let what = || format!("exporting {} of physical device memory", self.shared.size);
+        context.api().check(code, "cuMemExportToShareableHandle", what)?;
+        if file < 0 {
+            return Err(DriverError::Invalid("the driver exported memory as no file descriptor".to_owned()));
+        }
+        // SAFETY: the driver just opened it for this caller, who owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(file) })
+    }
+
+    /// Memory that another process exported, of the size that it was made with. The file descriptor may be closed afterwards.
+    ///
+    /// # Errors
+    /// What the driver returned. A size that is not the memory's is only noticed when it is mapped.
+    pub fn import(context: &Context, file: impl AsFd, size: Bytes) -> Result<Self, DriverError> {
+        let import = context.api().cuMemImportFromShareableHandle()?;
+        let _entered = context.enter()?;
+        let mut raw = 0;
+        // The driver wants the number of the file as if it were a pointer.
+        let number = std::ptr::without_provenance_mut(file.as_fd().as_raw_fd() as usize);
+        // SAFETY: `raw` is a valid place for the answer, and the file is open until the call returns.
+        let code = unsafe { import(&mut raw, number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) };
+        let what = || format!("importing {size} of physical device memory");
+        context.api().check(code, "cuMemImportFromShareableHandle", what)?;
         Ok(Self { shared: Arc::new(Physical { context: context.clone(), raw, size }) })
     }
 
@@ -233,10 +288,10 @@ fn location(context: &Context) -> CUmemLocation {
     CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: context.device().raw }
 }
 
-fn properties(context: &Context) -> CUmemAllocationProp {
+fn properties(context: &Context, handle_types: u32) -> CUmemAllocationProp {
     CUmemAllocationProp {
         kind: CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: 0,
+        requestedHandleTypes: handle_types,
         location: location(context),
         win32HandleMetaData: std::ptr::null_mut(),
         compressionType: 0,

@@ -11,6 +11,7 @@ use crate::engine::operation::Launch;
 use crate::error::Code;
 use crate::process::Process;
 
+mod arena;
 mod buffers;
 mod compute;
 mod decode;
@@ -89,7 +90,23 @@ pub(crate) fn prepare<'a>(launch: &'a Launch, process: &'a Process) -> Result<Pr
         sms: launch.sms,
         shared: launch.shared,
     };
-    match launch.function.kernel.name.as_str() {
+    let nanoseconds = |cost: &Cost| cost.nanoseconds(launch, process.device.figures());
+    let name = launch.function.kernel.name.as_str();
+    match name {
+        "arena_scatter" => arena::copy(args, true),
+        "arena_gather" => arena::copy(args, false),
+        "arena_fill" => arena::fill(args),
+        "arena_read" => arena::read(args, &grid),
+        "arena_passes" => arena::passes(args, &grid, nanoseconds),
+        "arena_stream_read_default" | "arena_stream_read_evict_first" => {
+            arena::stream(args, &grid, process, arena::Access::Read, nanoseconds)
+        }
+        "arena_stream_write_default" | "arena_stream_write_evict_first" => {
+            arena::stream(args, &grid, process, arena::Access::Write, nanoseconds)
+        }
+        "arena_stream_read_write_default" | "arena_stream_read_write_evict_first" => {
+            arena::stream(args, &grid, process, arena::Access::ReadWrite, nanoseconds)
+        }
         "fill_pattern" => buffers::fill_pattern(args),
         "count_wrong" => buffers::count_wrong(args),
         "checksum" => buffers::checksum(args),
@@ -209,6 +226,17 @@ impl<T: Copy> Words<T> {
         let mut list = Vec::with_capacity((range.end - range.start) as usize);
         self.each(range, |_, value| list.push(value));
         list
+    }
+}
+
+impl Words<u8> {
+    /// Copies bytes from others.
+    fn copy(&self, to: u64, from: &Self, at: u64, count: u64) {
+        let within =
+            |words: &Self, first: u64| first.checked_add(count).is_some_and(|end| end <= words.count);
+        assert!(within(self, to) && within(from, at), "a range beyond what was checked");
+        // SAFETY: as for `get`, of both ranges.
+        unsafe { from.start.add(at as usize).copy_to(self.start.add(to as usize), count as usize) }
     }
 }
 

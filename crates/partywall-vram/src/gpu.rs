@@ -3,17 +3,21 @@
 //! Takes memory of its own, which it gives back when it is dropped, and changes none of anybody's. It measures what a GPU does that has
 //! nothing else to do: beside other work times are wrong more often, and the checks of the maps say so.
 
+use std::sync::Arc;
+
 use partywall_core::units::Bytes;
 use partywall_driver::kernels::{Atomics, Kernels, LINE_BYTES, NO_PLACE, Part, Shape};
 use partywall_driver::{
-    Context, Device, DeviceBuffer, DriverError, GreenContext, GroupSet, PinnedBuffer, Priority, Stream,
+    Context, Device, DeviceBuffer, DriverError, GreenContext, GroupSet, PinnedBuffer, Priority, SmSplit,
+    Stream,
 };
 
 use crate::address::{Address, LINE_BYTES as LINE, PAGE_BYTES};
 use crate::prober::{Probe, Prober};
 
-/// Probes that are sent to the GPU together, bounded by what they take in memory: 8 bytes each.
+/// Probes that are sent to the GPU together, bounded by what they take in memory: 8 bytes each. Fewer for memory of which little is asked.
 const AT_ONCE: usize = 1 << 20;
+const FEW_AT_ONCE: usize = 1 << 13;
 
 /// Atomic operations in a chain: enough to average what a single one takes more or less, and 5 us.
 const CHAIN: u32 = 25;
@@ -32,9 +36,11 @@ const ALIGNED: usize = 4;
 /// Measures on a GPU.
 #[derive(Debug)]
 pub struct GpuProber {
-    groups: Vec<(GreenContext, Stream)>,
+    split: SmSplit,
+    /// Made when they are asked for: each is a millisecond, and takes something of the driver's.
+    groups: Vec<Option<(GreenContext, Stream)>>,
     stream: Stream,
-    kernels: Kernels,
+    kernels: Arc<Kernels>,
     memory: DeviceBuffer,
     exchange: Exchange,
     /// Cycles of a stream to one place alone; 0 until it was measured.
@@ -44,6 +50,7 @@ pub struct GpuProber {
 /// Memory that lists of places and times pass through.
 #[derive(Debug)]
 struct Exchange {
+    at_once: usize,
     host: PinnedBuffer,
     places: DeviceBuffer,
     times: DeviceBuffer,
@@ -57,21 +64,36 @@ impl GpuProber {
     /// What the driver returned: among it that there is not so much memory, or that it has no Green Contexts.
     pub fn new(device: &Device, bytes: Bytes) -> Result<Self, DriverError> {
         let context: Context = device.primary()?;
+        let kernels = Arc::new(Kernels::load(&context)?);
+        let memory = context.alloc(Bytes(bytes.0 / u64::from(PAGE_BYTES) * u64::from(PAGE_BYTES)))?;
+        Self::with(device, kernels, memory, AT_ONCE)
+    }
+
+    /// Looks at whole pages that somebody else put together.
+    ///
+    /// # Errors
+    /// As [`GpuProber::new`].
+    pub fn over(device: &Device, kernels: Arc<Kernels>, memory: DeviceBuffer) -> Result<Self, DriverError> {
+        Self::with(device, kernels, memory, FEW_AT_ONCE)
+    }
+
+    fn with(
+        device: &Device,
+        kernels: Arc<Kernels>,
+        memory: DeviceBuffer,
+        at_once: usize,
+    ) -> Result<Self, DriverError> {
+        let context = device.primary()?;
         let split = device.sm_split()?;
-        let groups = (0..split.groups() as u32).map(|group| {
-            let one = GroupSet::new([group]).map_err(|error| DriverError::Invalid(error.to_string()))?;
-            let green = split.green_context(&one)?;
-            let stream = green.stream(Priority::Normal)?;
-            Ok((green, stream))
-        });
-        let groups = groups.collect::<Result<_, DriverError>>()?;
-        let list = Bytes(4 * (2 * AT_ONCE + ALIGNED * split.groups()) as u64);
+        let list = Bytes(4 * (2 * at_once + ALIGNED * split.groups()) as u64);
         Ok(Self {
-            groups,
+            groups: (0..split.groups()).map(|_| None).collect(),
+            split,
             stream: context.stream(Priority::Normal)?,
-            kernels: Kernels::load(&context)?,
-            memory: context.alloc(Bytes(bytes.0 / u64::from(PAGE_BYTES) * u64::from(PAGE_BYTES)))?,
+            kernels,
+            memory,
             exchange: Exchange {
+                at_once,
                 host: context.pinned(list)?,
                 places: context.alloc(list)?,
                 times: context.alloc(list)?,
@@ -79,6 +101,27 @@ impl GpuProber {
             },
             alone: 0,
         })
+    }
+
+    /// The memory that it looked at.
+    pub fn into_memory(self) -> DeviceBuffer {
+        self.memory
+    }
+
+    /// Makes sure that groups can be asked.
+    fn prepare(&mut self, probes: &[Probe]) -> Result<(), DriverError> {
+        for probe in probes {
+            let missing = || DriverError::Invalid(format!("there is no group {} of SMs", probe.group));
+            let group = self.groups.get_mut(usize::from(probe.group)).ok_or_else(missing)?;
+            if group.is_none() {
+                let one = GroupSet::new([u32::from(probe.group)])
+                    .map_err(|error| DriverError::Invalid(error.to_string()))?;
+                let green = self.split.green_context(&one)?;
+                let stream = green.stream(Priority::Normal)?;
+                *group = Some((green, stream));
+            }
+        }
+        Ok(())
     }
 
     /// Gives the GPU lists of places, has `submit` do something with them, and takes what it measured.
@@ -126,13 +169,12 @@ impl GpuProber {
         address.page * (PAGE_BYTES / LINE) + address.offset / LINE
     }
 
-    /// What some of these probes measure, of one batch.
+    /// What some of these probes measure, of one batch, of groups that can be asked.
     fn some(&self, probes: &[Probe]) -> Result<Vec<f32>, DriverError> {
         // Each group's places in a row: what is in them, and where the row begins.
         let mut of_group: Vec<Vec<usize>> = vec![Vec::new(); self.groups.len()];
         for (index, probe) in probes.iter().enumerate() {
-            let missing = || DriverError::Invalid(format!("there is no group {} of SMs", probe.group));
-            of_group.get_mut(usize::from(probe.group)).ok_or_else(missing)?.push(index);
+            of_group[usize::from(probe.group)].push(index);
         }
         let mut places = Vec::with_capacity(probes.len() + ALIGNED * self.groups.len());
         let mut begins = Vec::with_capacity(self.groups.len());
@@ -142,13 +184,13 @@ impl GpuProber {
             places.resize(places.len().next_multiple_of(ALIGNED), NO_PLACE);
         }
         let times = self.exchange(&places, |this| {
-            for ((group, &begin), (green, stream)) in of_group.iter().zip(&begins).zip(&this.groups) {
-                if !group.is_empty() {
+            for ((group, &begin), ready) in of_group.iter().zip(&begins).zip(&this.groups) {
+                if let Some((green, stream)) = ready.as_ref().filter(|_| !group.is_empty()) {
                     let atomics = this.atomics(begin, group.len(), group.len(), CHAIN)?;
                     this.kernels.chain_atomics(stream, green.sms().0.min(group.len() as u32), &atomics)?;
                 }
             }
-            this.groups.iter().try_for_each(|(_, stream)| stream.synchronize())
+            this.groups.iter().flatten().try_for_each(|(_, stream)| stream.synchronize())
         })?;
         let mut cycles = vec![0.0; probes.len()];
         for (group, begin) in of_group.iter().zip(begins) {
@@ -185,7 +227,8 @@ impl Prober for GpuProber {
 
     fn latencies(&mut self, probes: &[Probe]) -> Result<Vec<f32>, DriverError> {
         let mut cycles = Vec::with_capacity(probes.len());
-        for some in probes.chunks(AT_ONCE) {
+        self.prepare(probes)?;
+        for some in probes.chunks(self.exchange.at_once) {
             cycles.extend(self.some(some)?);
         }
         Ok(cycles)
@@ -203,7 +246,7 @@ impl Prober for GpuProber {
             self.alone = cycles[cycles.len() / 2].max(1);
         }
         let mut ratios = Vec::with_capacity(pairs.len());
-        for some in pairs.chunks(AT_ONCE / 2) {
+        for some in pairs.chunks(self.exchange.at_once / 2) {
             let lines: Vec<u32> =
                 some.iter().flat_map(|(one, other)| [Self::line(*one), Self::line(*other)]).collect();
             ratios.extend(self.pairs(&lines)?.into_iter().map(|cycles| cycles as f32 / self.alone as f32));

@@ -15,17 +15,28 @@
 //! | [`sides`] | which side each group of SMs, and each byte of memory, is on |
 //! | [`slices`] | which slice of the L2 a place belongs to |
 //! | [`gpu`] | a prober that measures on a GPU |
+//! | [`cache`] | what was found out about GPUs before |
+//! | [`pages`] | physical pages of which it is known where they are |
+//! | [`arena`] | memory of one color, with [`allocator`] for its bytes |
+//! | [`sms`] | the SMs of a side |
+//! | [`tenant`] | a reader and a writer to measure with, which keep to a side |
 //! | [`model`] | memory systems to try it with |
 //! | [`coloring`] | where the bytes of an arena of one color are |
 //! | [`ptx`] | kernels whose accesses go there |
 
 pub mod address;
+pub mod allocator;
+pub mod arena;
+pub mod cache;
 mod chance;
 pub mod coloring;
 pub mod gpu;
 pub mod model;
+pub mod pages;
 pub mod prober;
 pub mod ptx;
 pub mod sides;
 pub mod slices;
+pub mod sms;
 pub mod split;
+pub mod tenant;

@@ -32,11 +32,15 @@
 //! - D6: pages whose constant changes behind the back of the map are noticed by the check.
 //! - D7: where noise drowns the difference, no side is claimed.
 
+use serde::{Deserialize, Serialize};
+
 use crate::address::{Address, LINE_BYTES, OFFSET_BITS, PAGE_BYTES, parity};
 use crate::chance::Chance;
 use crate::prober::{Probe, Prober};
-use crate::split::{TWO_KINDS, split};
 
+pub use scale::{Group, Scale};
+
+mod scale;
 #[cfg(test)]
 mod tests;
 
@@ -67,7 +71,8 @@ const TRIED_OFFSETS: u32 = 512;
 const ROUNDS: usize = 24;
 
 /// A side: that of the first group is the first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Side {
     /// That of the first group.
     First,
@@ -79,6 +84,42 @@ impl Side {
     /// The second, if so.
     pub const fn second(second: bool) -> Self {
         if second { Self::Second } else { Self::First }
+    }
+
+    /// The one that this is not.
+    pub const fn other(self) -> Self {
+        Self::second(matches!(self, Self::First))
+    }
+}
+
+/// What holds for all memory of a GPU for as long as it has the same driver. What belongs to a page is not in it: an allocation later, another
+/// page is there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Known {
+    /// The bits of an offset whose parity turns the side.
+    pub mask: u32,
+    /// The sides of groups of SMs, and what they measure.
+    pub scale: Scale,
+}
+
+impl Known {
+    /// Bytes in a row on one side: the lowest bit of the mask, or a page where it has none.
+    pub const fn granularity(&self) -> u32 {
+        if self.mask == 0 { PAGE_BYTES } else { 1 << self.mask.trailing_zeros() }
+    }
+
+    /// The groups of SMs on a side, by number.
+    pub fn groups_on(&self, side: Side) -> impl Iterator<Item = u16> {
+        let here = self.scale.groups.iter().enumerate().filter(move |(_, group)| group.side == side);
+        here.map(|(number, _)| number as u16)
+    }
+
+    /// Whether this can have been found on a GPU with so many groups of SMs. What was written down may be anything; whether it is true is
+    /// for [`find_knowing`] to say.
+    pub fn is_possible(&self, groups: u16) -> bool {
+        let bits = PAGE_BYTES - LINE_BYTES;
+        self.mask & !bits == 0 && self.scale.groups.len() == usize::from(groups) && self.scale.is_possible()
     }
 }
 
@@ -97,12 +138,8 @@ pub enum Found {
 /// Where everything is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sides {
-    /// The bits of an offset whose parity turns the side.
-    pub mask: u32,
-    /// Bytes in a row on one side: the lowest bit of the mask, or a page where it has none.
-    pub granularity: u32,
-    /// The side of each group of SMs.
-    pub groups: Vec<Side>,
+    /// What holds for all pages, also for those that are not on the map.
+    pub known: Known,
     /// The side of the first byte of each page.
     pub pages: Vec<Side>,
     /// How sure this is.
@@ -110,12 +147,8 @@ pub struct Sides {
 }
 
 /// How sure a map is.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quality {
-    /// How far apart addresses of the two sides are, in deviations within a side.
-    pub separation: f64,
-    /// Cycles that an atomic operation takes longer from the other side.
-    pub far_cycles: f64,
     /// Fresh addresses that were held against the map. None of them was wrong.
     pub checked: u64,
     /// Addresses of these that could not be told within [`ASKED_MAX`] probes; they say nothing.
@@ -136,6 +169,11 @@ pub enum SidesError<E: std::error::Error + 'static> {
         /// Groups of SMs.
         groups: u16,
     },
+    /// Nobody can have measured this here.
+    #[error(
+        "what is said to be known of this GPU is not of a GPU with as many groups of SMs, or is no measurement"
+    )]
+    NotKnown,
     /// The side does not follow from a parity of the offset.
     #[error(
         "the side of an address is no parity of its offset: bit {bit} turns it at {turns} of {tries} places; memory cannot be colored by a mask"
@@ -193,34 +231,46 @@ pub fn find<P: Prober>(prober: &mut P, checks: u32, seed: u64) -> Result<Found, 
         Ok(scale) => scale,
         Err(apart) => return Ok(Found::One { apart }),
     };
-    let mut oracle = Oracle { prober, scale, chance };
+    let witnesses = (0..groups).collect();
+    let mut oracle = Oracle { prober, scale, witnesses, chance };
     let mask = mask(&mut oracle)?;
-    let all: Vec<Address> = (0..pages).map(|page| oracle.chance.address(1).on(page)).collect();
-    let sides = oracle.all(&all)?;
-    let constant = |(address, side): (&Address, Side)| {
-        Side::second((side == Side::Second) ^ parity(address.offset & mask))
-    };
-    let mut map = Sides {
-        mask,
-        granularity: if mask == 0 { PAGE_BYTES } else { 1 << mask.trailing_zeros() },
-        groups: oracle.scale.groups.iter().map(|group| group.side).collect(),
-        pages: all.iter().zip(sides).map(constant).collect(),
-        quality: Quality {
-            separation: oracle.scale.separation,
-            far_cycles: oracle.scale.far_cycles,
-            checked: 0,
-            unsure: 0,
-        },
-    };
-    check(&mut oracle, &mut map, checks)?;
-    Ok(Found::Two(map))
+    let known = Known { mask, scale: oracle.scale.clone() };
+    oracle.map(known, checks).map(Found::Two)
+}
+
+/// The same where the rest is known: finds the sides of pages, and holds them against `checks` fresh addresses. Asks at most `witnesses` groups of
+/// SMs of each side, at least one.
+///
+/// # Errors
+/// As [`find`]. Where what is known is not so, [`SidesError::Wrong`] or [`SidesError::Noise`] with as good as certainty from some dozens
+/// of checks on, and [`SidesError::NotKnown`] where it cannot be so.
+pub fn find_knowing<P: Prober>(
+    prober: &mut P,
+    known: &Known,
+    witnesses: usize,
+    checks: u32,
+    seed: u64,
+) -> Result<Sides, SidesError<P::Error>> {
+    let (pages, groups) = (prober.pages(), prober.groups());
+    if pages == 0 || groups == 0 {
+        return Err(SidesError::Nothing { pages, groups });
+    }
+    if !known.is_possible(groups) {
+        return Err(SidesError::NotKnown);
+    }
+    let most = witnesses.max(1);
+    let some = |side| known.groups_on(side).take(most);
+    let witnesses = some(Side::First).chain(some(Side::Second)).collect();
+    let scale = known.scale.clone();
+    let mut oracle = Oracle { prober, scale, witnesses, chance: Chance::new(seed) };
+    oracle.map(known.clone(), checks)
 }
 
 impl Sides {
     /// The side of an address; `None` on a page that is not on the map.
     pub fn of(&self, address: Address) -> Option<Side> {
         let first = *self.pages.get(address.page as usize)?;
-        Some(Side::second((first == Side::Second) ^ parity(address.offset & self.mask)))
+        Some(Side::second((first == Side::Second) ^ parity(address.offset & self.known.mask)))
     }
 }
 
@@ -231,143 +281,12 @@ impl Address {
     }
 }
 
-/// What a group of SMs measures.
-#[derive(Debug, Clone, Copy)]
-struct Group {
-    side: Side,
-    /// Halfway between near and far, in cycles.
-    middle: f64,
-}
-
-/// What measurements mean.
-#[derive(Debug)]
-struct Scale {
-    groups: Vec<Group>,
-    /// Cycles between near and far.
-    far_cycles: f64,
-    /// Deviation of a measurement within near or far, in cycles.
-    deviation: f64,
-    separation: f64,
-}
-
-impl Scale {
-    /// Has all groups measure a sample; how far apart its halves are where there is one side.
-    fn of<P: Prober>(prober: &mut P, chance: &mut Chance) -> Result<Result<Self, f64>, SidesError<P::Error>> {
-        let addresses: Vec<Address> = (0..SAMPLE).map(|_| chance.address(prober.pages())).collect();
-        let probes: Vec<Probe> = (0..prober.groups())
-            .flat_map(|group| addresses.iter().map(move |&address| Probe { group, address }))
-            .collect();
-        let cycles = prober.latencies(&probes).map_err(SidesError::Prober)?;
-        // The median of each row, for a start: one measurement that is far off moves a mean.
-        let rows: Vec<Vec<f64>> =
-            cycles.chunks(SAMPLE).map(|row| row.iter().map(|&cycles| f64::from(cycles)).collect()).collect();
-        let centred: Vec<Vec<f64>> = rows.iter().map(|row| centred(row)).collect();
-        let factors = factor(&centred);
-        let Some(halves) = split(&factors) else { return Ok(Err(0.0)) };
-        let higher: Vec<bool> = factors.iter().map(|&number| number > halves.at).collect();
-        let scale = Self::from(&rows, &higher, halves.separation);
-        let apart = scale.far_cycles / scale.deviation;
-        let fewer = halves.lower.min(SAMPLE - halves.lower) as f64;
-        let is_one = halves.separation < TWO_KINDS || fewer < RARE * SAMPLE as f64 || apart < CLEAR;
-        Ok(if is_one { Err(apart) } else { Ok(scale) })
-    }
-
-    /// `higher`: which addresses are of one kind.
-    fn from(rows: &[Vec<f64>], higher: &[bool], separation: f64) -> Self {
-        let median_of = |row: &[f64], kind: bool| {
-            let mut numbers: Vec<f64> = row
-                .iter()
-                .zip(higher)
-                .filter(|(_, higher)| **higher == kind)
-                .map(|(cycles, _)| *cycles)
-                .collect();
-            median(&mut numbers)
-        };
-        let levels: Vec<[f64; 2]> =
-            rows.iter().map(|row| [median_of(row, false), median_of(row, true)]).collect();
-        let mut distances: Vec<f64> = levels.iter().map(|[low, high]| (high - low).abs()).collect();
-        let mut residuals: Vec<f64> = rows
-            .iter()
-            .zip(&levels)
-            .flat_map(|(row, levels)| {
-                row.iter().zip(higher).map(|(cycles, &higher)| (cycles - levels[usize::from(higher)]).abs())
-            })
-            .collect();
-        let is_far = |[low, high]: &[f64; 2]| high > low;
-        let first = levels.first().is_some_and(is_far);
-        let groups = levels.iter().map(|levels @ [low, high]| Group {
-            // The first group is on the first side. Another is on it if the same kind of address is far for both.
-            side: Side::second(is_far(levels) != first),
-            middle: (low + high) / 2.0,
-        });
-        Self {
-            groups: groups.collect(),
-            far_cycles: median(&mut distances),
-            // Of a bell, half is within 0.6745 deviations.
-            deviation: (median(&mut residuals) / 0.6745).max(1.0),
-            separation,
-        }
-    }
-
-    /// The logarithm of the odds that an address is on the second side, by one measurement.
-    fn log_odds(&self, group: usize, cycles: f64) -> f64 {
-        let half = self.far_cycles / 2.0;
-        let Group { side, middle } = self.groups[group];
-        // Two bells as far apart as near and far.
-        let by_far = 2.0 * half * (cycles - middle).clamp(-half, half) / self.deviation.powi(2);
-        // However narrow the bells are: one in a thousand measurements has nothing to do with where the address is.
-        let by_far = by_far.clamp(-7.0, 7.0);
-        if side == Side::First { by_far } else { -by_far }
-    }
-}
-
-/// One number for each column that, times one for each row, is closest to the table.
-fn factor(table: &[Vec<f64>]) -> Vec<f64> {
-    let columns = table.first().map_or(0, Vec::len);
-    // The row that differs most from its mean shows the sides best.
-    let size = |row: &&Vec<f64>| row.iter().map(|number| number.abs()).sum::<f64>();
-    let longest = table.iter().max_by(|one, other| size(one).total_cmp(&size(other)));
-    let mut numbers = longest.cloned().unwrap_or_default();
-    for _ in 0..ROUNDS {
-        normalize(&mut numbers);
-        let mut next = vec![0.0; columns];
-        for row in table {
-            let of_row: f64 = row.iter().zip(&numbers).map(|(one, other)| one * other).sum();
-            next.iter_mut().zip(row).for_each(|(next, number)| *next += of_row * number);
-        }
-        numbers = next;
-    }
-    normalize(&mut numbers);
-    numbers
-}
-
-fn normalize(numbers: &mut [f64]) {
-    let length = numbers.iter().map(|number| number * number).sum::<f64>().sqrt();
-    if length > 0.0 {
-        numbers.iter_mut().for_each(|number| *number /= length);
-    }
-}
-
-/// Without the mean. What is far beyond all others counts as much as the others' ends: it is a measurement that went wrong.
-fn centred(row: &[f64]) -> Vec<f64> {
-    let mut sorted = row.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = |share: f64| sorted[((sorted.len() - 1) as f64 * share) as usize];
-    let (low, high) = (at(0.02), at(0.96));
-    let held: Vec<f64> = row.iter().map(|number| number.clamp(low, high)).collect();
-    let mean = held.iter().sum::<f64>() / held.len() as f64;
-    held.iter().map(|number| number - mean).collect()
-}
-
-fn median(numbers: &mut [f64]) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied().unwrap_or_default()
-}
-
 /// Says on which side an address is.
 struct Oracle<'a, P> {
     prober: &'a mut P,
     scale: Scale,
+    /// Groups of SMs that are asked.
+    witnesses: Vec<u16>,
     chance: Chance,
 }
 
@@ -382,10 +301,13 @@ impl<P: Prober> Oracle<'_, P> {
                 break;
             }
             // Another group each time: what is particular about one, or about its way to the address, is not asked again.
-            let groups = self.scale.groups.len() as u32;
+            let groups = self.witnesses.len() as u32;
             let probes: Vec<Probe> = open
                 .iter()
-                .map(|&index| Probe { group: self.chance.below(groups) as u16, address: addresses[index] })
+                .map(|&index| {
+                    let group = self.witnesses[self.chance.below(groups) as usize];
+                    Probe { group, address: addresses[index] }
+                })
                 .collect();
             let cycles = self.prober.latencies(&probes).map_err(SidesError::Prober)?;
             for ((&index, probe), cycles) in open.iter().zip(&probes).zip(cycles) {
@@ -403,6 +325,20 @@ impl<P: Prober> Oracle<'_, P> {
             return Err(SidesError::Noise { unsure, asked: addresses.len() as u64 });
         }
         Ok(sides.into_iter().flatten().collect())
+    }
+
+    /// The map of all pages, held against fresh addresses.
+    fn map(&mut self, known: Known, checks: u32) -> Result<Sides, SidesError<P::Error>> {
+        let pages = self.prober.pages();
+        let all: Vec<Address> = (0..pages).map(|page| self.chance.address(1).on(page)).collect();
+        let sides = self.all(&all)?;
+        let constant = |(address, side): (&Address, Side)| {
+            Side::second((side == Side::Second) ^ parity(address.offset & known.mask))
+        };
+        let pages = all.iter().zip(sides).map(constant).collect();
+        let mut map = Sides { known, pages, quality: Quality::default() };
+        check(self, &mut map, checks)?;
+        Ok(map)
     }
 }
 

@@ -1,5 +1,11 @@
 //! `partywall vram`: where memory lives.
 
+mod descriptors;
+mod interfere;
+mod known;
+mod neighbour;
+mod talk;
+
 use std::fmt::Write as _;
 
 use partywall_core::soft_gpu::is_simulated;
@@ -8,7 +14,7 @@ use partywall_driver::{Cuda, DriverError};
 use partywall_vram::address::PAGE_BYTES;
 use partywall_vram::gpu::GpuProber;
 use partywall_vram::prober::Prober as _;
-use partywall_vram::sides::{self, Found, Side, Sides, SidesError};
+use partywall_vram::sides::{Found, Side, Sides};
 use partywall_vram::slices::{self, SliceMap, SlicesError};
 use serde::Serialize;
 
@@ -16,6 +22,7 @@ use crate::cli::vram::{MapArguments, VramCommand};
 use crate::error::Failure;
 use crate::output;
 use crate::progress::{say, stopwatch};
+use known::{CacheUse, Kept};
 
 /// What is left free of what is free: contexts grow.
 const LEFT: u64 = 1 << 30;
@@ -30,6 +37,8 @@ struct Report {
     pages: u32,
     /// Seconds for the sides, with the check.
     took_s: f64,
+    /// What became of what was found before.
+    cache: CacheUse,
     /// `null` where the GPU has one side, as far as can be told.
     sides: Option<SidesReport>,
     /// How far apart two kinds of addresses are for a group of SMs, in deviations; where there is one side.
@@ -71,6 +80,8 @@ struct SlicesReport {
 pub(crate) fn run(command: &VramCommand) -> Result<(), Failure> {
     match command {
         VramCommand::Map(arguments) => map(arguments),
+        VramCommand::Interfere(arguments) => interfere::run(arguments),
+        VramCommand::Neighbour => neighbour::run(),
     }
 }
 
@@ -98,23 +109,22 @@ fn find(arguments: &MapArguments) -> Result<Report, Failure> {
     say(&format!("looking at {}", Bytes(bytes.0 / page * page)));
     let mut watch = stopwatch();
     let mut prober = GpuProber::new(&device, bytes).map_err(driver)?;
-    let found = sides::find(&mut prober, arguments.checks, arguments.seed).map_err(|error| match error {
-        SidesError::Prober(error) => driver(error),
-        error => Failure::machine(error, Some(AGAIN.to_owned())),
-    })?;
+    let name = device.name().map_err(driver)?;
+    let cache = Kept::of(&device, prober.groups())?;
+    let (found, cache) = cache.find(&mut prober, arguments.fresh, arguments.checks, arguments.seed)?;
     let took_s = watch();
     let (sides, apart) = match &found {
         Found::Two(sides) => (Some(sides), None),
         Found::One { apart } => (None, Some(*apart)),
     };
     let slices = slice_pages.map(|pages| slices_of(&mut prober, sides, pages, arguments)).transpose()?;
-    let name = device.name().map_err(driver)?;
     Ok(Report {
         simulated: is_simulated(&name),
         gpu: name,
         bytes: u64::from(prober.pages()) * page,
         pages: prober.pages(),
         took_s,
+        cache,
         sides: sides.map(|sides| SidesReport::of(sides, sms_per_group)),
         apart,
         slices,
@@ -143,16 +153,17 @@ fn slices_of(
 
 impl SidesReport {
     fn of(sides: &Sides, sms_per_group: u32) -> Self {
+        let known = &sides.known;
         let line =
             |sides: &[Side]| sides.iter().map(|side| if *side == Side::First { '0' } else { '1' }).collect();
         Self {
-            mask: sides.mask,
-            granularity_bytes: sides.granularity,
-            groups: line(&sides.groups),
+            mask: known.mask,
+            granularity_bytes: known.granularity(),
+            groups: line(&known.scale.groups.iter().map(|group| group.side).collect::<Vec<_>>()),
             sms_per_group,
             pages: line(&sides.pages),
-            far_cycles: sides.quality.far_cycles,
-            separation: sides.quality.separation,
+            far_cycles: known.scale.far_cycles,
+            separation: known.scale.separation,
             checked: sides.quality.checked,
             unsure: sides.quality.unsure,
         }
@@ -178,10 +189,11 @@ fn text(report: &Report) -> String {
     let mut text = format!("{}\n", report.gpu);
     let _ = writeln!(
         text,
-        "  {} in {} pages of 2 MiB, {:.1} s",
+        "  {} in {} pages of 2 MiB, {:.1} s; {}",
         Bytes(report.bytes),
         report.pages,
-        report.took_s
+        report.took_s,
+        report.cache.text()
     );
     match &report.sides {
         Some(sides) => sides.write(&mut text),

@@ -2,6 +2,7 @@
 
 /// The PTX files by the names of their sources.
 pub(super) const SOURCES: &[(&str, &str)] = &[
+    ("arena", include_str!("../../../../kernels/ptx/arena.ptx")),
     ("buffers", include_str!("../../../../kernels/ptx/buffers.ptx")),
     ("compute", include_str!("../../../../kernels/ptx/compute.ptx")),
     ("decode", include_str!("../../../../kernels/ptx/decode.ptx")),
@@ -34,12 +35,24 @@ const W: Parameter = Parameter::U32;
 const D: Parameter = Parameter::U64;
 const READ: &[Parameter] = &[D, D, W, D, W];
 const MATMUL: &[Parameter] = &[D, D, D, W, W];
+const STREAM: &[Parameter] = &[D, W, W, D, D, D, D, D, W];
 
 /// Most parameters of a kernel here.
-pub(super) const PARAMETERS_MAX: usize = 8;
+pub(super) const PARAMETERS_MAX: usize = 9;
 
 /// All kernels, in the order of the sources.
 pub(super) const SIGNATURES: &[Signature] = &[
+    kernel("arena", "arena_scatter", &[D, W, W, D, D, D]),
+    kernel("arena", "arena_gather", &[D, W, W, D, D, D]),
+    kernel("arena", "arena_fill", &[D, W, W, D, D, W]),
+    kernel("arena", "arena_read", &[D, W, W, D, D, D]),
+    kernel("arena", "arena_passes", &[D, W, W, D, D, D, W, D, D]),
+    kernel("arena", "arena_stream_read_default", STREAM),
+    kernel("arena", "arena_stream_read_evict_first", STREAM),
+    kernel("arena", "arena_stream_write_default", STREAM),
+    kernel("arena", "arena_stream_write_evict_first", STREAM),
+    kernel("arena", "arena_stream_read_write_default", STREAM),
+    kernel("arena", "arena_stream_read_write_evict_first", STREAM),
     kernel("buffers", "fill_pattern", &[D, D, W, W]),
     kernel("buffers", "count_wrong", &[D, D, W, W, D]),
     kernel("buffers", "checksum", &[D, D, D]),

@@ -109,3 +109,26 @@ fn a_fully_mapped_range_is_a_buffer() {
         ]
     );
 }
+
+#[test]
+fn memory_goes_to_another_process_as_a_file() {
+    let fake = Fake::new();
+    let context = fake.context();
+    fake.take();
+    let memory = PhysicalMemory::create_shared(&context, Bytes(PAGE)).unwrap();
+    let file = memory.export().unwrap();
+    let there = PhysicalMemory::import(&context, &file, Bytes(PAGE)).unwrap();
+    assert_eq!(there.size(), Bytes(PAGE));
+    drop(file);
+    drop((memory, there));
+    assert_eq!(
+        fake.asked(),
+        [
+            "cuMemCreate -> 1 size 2097152 prop 1 1 1 0 flags 0",
+            "cuMemExportToShareableHandle 1 type 1 flags 0",
+            "cuMemImportFromShareableHandle file type 1",
+            "cuMemRelease 1",
+            "cuMemRelease 70",
+        ]
+    );
+}

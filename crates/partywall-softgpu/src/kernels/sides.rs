@@ -97,7 +97,7 @@ pub(super) fn contend<'a>(
 fn place(process: &Process, address: u64) -> Place {
     let physical = match process.memory.addresses.find(address) {
         Some(span) => match &span.kind {
-            Kind::Mapped { physical, .. } => physical.file().1 + (address - span.start),
+            Kind::Mapped { physical, .. } => physical.place + (address - span.start),
             _ => address,
         },
         None => address,

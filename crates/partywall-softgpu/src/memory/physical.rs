@@ -12,6 +12,8 @@ pub(crate) struct Physical {
     pub(crate) bytes: u64,
     pub(crate) handle_types: u32,
     backing: Backing,
+    /// Where it is in the device's memory, as far as anybody can tell: the same in all processes, and different for different pages.
+    pub(crate) place: u64,
     device: &'static Device,
 }
 
@@ -41,7 +43,11 @@ impl Physical {
         let backing = backing.inspect_err(|_| {
             let _ = device.give(bytes);
         })?;
-        Ok(Self { bytes, handle_types, backing, device })
+        let place = match &backing {
+            Backing::Arena(arena, address) => arena.offset(*address),
+            Backing::File(file) | Backing::Imported(file) => place(file.as_fd())?,
+        };
+        Ok(Self { bytes, handle_types, backing, place, device })
     }
 
     /// The pages behind a file that another process exported.
@@ -50,7 +56,9 @@ impl Physical {
         if bytes == 0 || !bytes.is_multiple_of(PAGE) {
             return Err(Code::INVALID_VALUE);
         }
-        Ok(Self { bytes, handle_types: POSIX_FD, backing: Backing::Imported(file.into()), device })
+        let place = place(file.as_fd())?;
+        let backing = Backing::Imported(file.into());
+        Ok(Self { bytes, handle_types: POSIX_FD, backing, place, device })
     }
 
     /// The file and the place in it.
@@ -70,6 +78,12 @@ impl Physical {
             }
         }
     }
+}
+
+/// A file has no place among the pages of a device; its number is one that all processes see, beyond the largest device.
+fn place(file: BorrowedFd<'_>) -> Result<u64, Code> {
+    let number = rustix::fs::fstat(file).map_err(|_| Code::OPERATING_SYSTEM)?.st_ino;
+    Ok(number.wrapping_add(1 << 24).wrapping_shl(24))
 }
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.

@@ -17,14 +17,19 @@ fn two(model: &mut Model) -> Sides {
     }
 }
 
+fn groups(map: &Sides) -> Vec<Side> {
+    map.known.scale.groups.iter().map(|group| group.side).collect()
+}
+
 /// The map against where everything really is. Which side is called the first is the map's to say.
 fn check(model: &mut Model) -> Sides {
     let map = two(model);
-    assert_eq!(Some(map.mask), model.mask);
-    assert_eq!(map.granularity, map.mask & map.mask.wrapping_neg());
+    let known = &map.known;
+    assert_eq!(Some(known.mask), model.mask);
+    assert_eq!(known.granularity(), known.mask & known.mask.wrapping_neg());
     let first = model.groups[0];
     let named = |side: Side| Side::second(side != first);
-    assert_eq!(map.groups, model.groups.iter().map(|&side| named(side)).collect::<Vec<_>>());
+    assert_eq!(groups(&map), model.groups.iter().map(|&side| named(side)).collect::<Vec<_>>());
     for page in 0..PAGES {
         for offset in (0..PAGE_BYTES).step_by(40_832) {
             let address = Address { page, offset };
@@ -39,9 +44,9 @@ fn check(model: &mut Model) -> Sides {
 #[test]
 fn d1_an_h200_an_a100_and_others_are_found_exactly() {
     let map = check(&mut Model::h200(PAGES, 1));
-    assert_eq!(map.granularity, 4_096);
-    assert!((map.quality.far_cycles - 200.0).abs() < 15.0, "{:?}", map.quality);
-    assert_eq!(check(&mut Model::a100(PAGES, 2)).granularity, 8_192);
+    assert_eq!(map.known.granularity(), 4_096);
+    assert!((map.known.scale.far_cycles - 200.0).abs() < 15.0, "{:?}", map.known);
+    assert_eq!(check(&mut Model::a100(PAGES, 2)).known.granularity(), 8_192);
     // Two probes an address are usually enough.
     let mut model = Model::h200(PAGES, 3);
     check(&mut model);
@@ -56,7 +61,7 @@ const RECORDED: &[u8] = include_bytes!("../../../../results/h200/slices-16-pages
 fn d1_the_mask_of_the_recorded_pages_is_found() {
     let mut model = Model::recorded(RECORDED, 9);
     let map = two(&mut model);
-    assert_eq!((map.mask, map.granularity, map.pages.len()), (0xab000, 4_096, 16));
+    assert_eq!((map.known.mask, map.known.granularity(), map.pages.len()), (0xab000, 4_096, 16));
     let is_second = model.groups[0] == Side::Second;
     for page in 0..16 {
         for offset in (0..PAGE_BYTES).step_by(256) {
@@ -74,7 +79,7 @@ proptest! {
         let mut model = Model::unknown(PAGES, seed);
         let mask = model.mask;
         let map = check(&mut model);
-        prop_assert_eq!(Some(map.mask), mask);
+        prop_assert_eq!(Some(map.known.mask), mask);
     }
 }
 
@@ -83,7 +88,7 @@ fn d1_a_page_may_be_on_one_side_as_a_whole() {
     let mut model = Model::h200(PAGES, 4);
     model.mask = Some(0);
     let map = two(&mut model);
-    assert_eq!((map.mask, map.granularity), (0, PAGE_BYTES));
+    assert_eq!((map.known.mask, map.known.granularity()), (0, PAGE_BYTES));
 }
 
 #[test]
@@ -177,7 +182,7 @@ fn d7_where_noise_drowns_the_difference_no_side_is_claimed() {
         match find(&mut model, CHECKS, seed) {
             Ok(Found::One { .. }) | Err(SidesError::Noise { .. } | SidesError::Wrong { .. }) => {}
             // Or it is right: a sample of all groups averages much of the noise away.
-            Ok(Found::Two(map)) => assert_eq!(map.mask, 0xab000),
+            Ok(Found::Two(map)) => assert_eq!(map.known.mask, 0xab000),
             Err(other) => panic!("noise {noise}: {other}"),
         }
     }

@@ -1,6 +1,6 @@
 //! `partywall vram`.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use partywall_core::units::Bytes;
 
 use super::GpuChoice;
@@ -13,6 +13,100 @@ pub enum VramCommand {
     /// Takes memory of its own, measures how long atomic operations on it take, and gives it back. On a GPU that does something else
     /// at the same time it takes longer, and is refused where it cannot be sure. No setting is changed.
     Map(MapArguments),
+    /// Measure what a neighbour does to a tenant when each keeps to a side of the chip, and when neither does.
+    ///
+    /// Two processes under an MPS daemon of their own, each on the SMs of a side: one reads, in one long launch and in requests of four
+    /// short ones, the other never pauses. Once with the data of each on its side, once with the same data anywhere. Interference
+    /// is the time beside the neighbour, divided by the time alone in the same partition. What was read and copied is checked. On a
+    /// simulated GPU everything is done the same way, and the figures mean nothing. No setting is changed.
+    Interfere(InterfereArguments),
+    /// Be one of the two: what `interfere` starts.
+    #[command(hide = true)]
+    Neighbour,
+}
+
+/// Whose the pages are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum PagesArgument {
+    /// Each has its own, and leaves half of each unused.
+    Private,
+    /// Both have the same, each a half of each page; then nothing is measured without colors.
+    Paired,
+}
+
+/// What the tenant does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum WorkArgument {
+    /// Passes over the data in one long launch.
+    Long,
+    /// Requests of four short launches.
+    Short,
+    /// The same requests, each a CUDA graph.
+    Graph,
+}
+
+/// What the neighbour does, and whether its accesses are the first to leave L2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum LoadArgument {
+    /// Reads.
+    Read,
+    /// Reads, evict-first.
+    ReadEvictFirst,
+    /// Writes.
+    Write,
+    /// Writes, evict-first.
+    WriteEvictFirst,
+    /// Reads and writes.
+    Mixed,
+    /// Reads and writes, evict-first.
+    MixedEvictFirst,
+}
+
+/// `partywall vram interfere`.
+#[derive(Debug, Args)]
+pub struct InterfereArguments {
+    /// The GPU.
+    #[command(flatten)]
+    pub gpu: GpuChoice,
+    /// Which device, as CUDA counts them.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub device: u32,
+    /// What the tenant does.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "long,short,graph", value_name = "LIST")]
+    pub work: Vec<WorkArgument>,
+    /// What the neighbour does.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "read,read-evict-first,write-evict-first,mixed-evict-first",
+        value_name = "LIST"
+    )]
+    pub loads: Vec<LoadArgument>,
+    /// Threads of the tenant on each SM: multiples of 32, up to 1024.
+    #[arg(long, value_delimiter = ',', default_value = "32,128,512,1024", value_name = "LIST")]
+    pub threads: Vec<u32>,
+    /// Passes or requests behind each figure. Of fewer than 5000 there is no p99.
+    #[arg(long, default_value_t = 5_000, value_name = "N")]
+    pub requests: u32,
+    /// Whose the pages are that the data are in.
+    #[arg(long, value_enum, default_value = "private", value_name = "WHOSE")]
+    pub pages: PagesArgument,
+    /// Data of the tenant.
+    #[arg(long, default_value = "64MiB", value_name = "SIZE")]
+    pub data: Bytes,
+    /// Data of the neighbour.
+    #[arg(long, default_value = "256MiB", value_name = "SIZE")]
+    pub load_data: Bytes,
+    /// Do not use what was found out about this GPU before.
+    #[arg(long)]
+    pub fresh: bool,
+    /// Which addresses are looked at follows from this.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Print as JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `partywall vram map`.
@@ -33,6 +127,9 @@ pub struct MapArguments {
     /// Also find the slices of the L2, of the first so much of it; 1GiB without a size. Takes half a minute a GiB on an H200.
     #[arg(long, value_name = "SIZE", num_args = 0..=1, default_missing_value = "1GiB")]
     pub slices: Option<Bytes>,
+    /// Do not use what was found out about this GPU before: the bits of an address that turn the side, and the sides of SMs.
+    #[arg(long)]
+    pub fresh: bool,
     /// Which addresses are looked at follows from this.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,

@@ -1,13 +1,24 @@
-//! Where memory lives, found by the program on simulated GPUs.
+//! Where memory lives, found by the program on simulated GPUs, and what neighbours on sides do to each other.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::{json, text};
 
-fn map(gpu: &str, more: &[&str]) -> Output {
+/// With a folder of its own for what was found before.
+fn vram(gpu: &str, cache: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_partywall"));
-    command.args(["--gpu", gpu, "vram", "map", "--memory", "256MiB", "--checks", "3000"]).args(more);
+    command.args(["--gpu", gpu, "vram"]).args(arguments).env("XDG_CACHE_HOME", cache);
     command.output().unwrap()
+}
+
+fn map_with(gpu: &str, cache: &Path, more: &[&str]) -> Output {
+    let arguments = ["map", "--memory", "256MiB", "--checks", "3000"];
+    vram(gpu, cache, &[&arguments, more].concat())
+}
+
+fn map(gpu: &str, more: &[&str]) -> Output {
+    map_with(gpu, tempfile::tempdir().unwrap().path(), more)
 }
 
 #[test]
@@ -45,11 +56,116 @@ fn what_cannot_be_looked_at_is_refused() {
         (["--memory", "1MiB"], "ask for 2MiB at least"),
         (["--slices", "1GiB"], "--slices: from 2MiB to as much memory as is looked at"),
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_partywall"));
-        let base = if more[0] == "--slices" { vec!["--memory", "256MiB"] } else { Vec::new() };
-        let output =
-            command.args(["--gpu", "sim:h200", "vram", "map"]).args(base).args(more).output().unwrap();
+        let base: &[&str] = if more[0] == "--slices" { &["--memory", "256MiB"] } else { &[] };
+        let cache = tempfile::tempdir().unwrap();
+        let output = vram("sim:h200", cache.path(), &[&["map"], base, &more].concat());
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains(part), "{}", text(&output.stderr));
     }
+}
+
+#[test]
+fn what_was_found_before_is_used_and_what_is_wrong_is_thrown_away() {
+    let cache = tempfile::tempdir().unwrap();
+    let used = |more: &[&str]| {
+        let output = map_with("sim:h200", cache.path(), &[&["--json"], more].concat());
+        let report = json(&output);
+        assert_eq!((&report["sides"]["mask"], &report["sides"]["checked"]), (&0xab000.into(), &3000.into()));
+        let said = text(&output.stderr);
+        (report["cache"].as_str().unwrap().to_owned(), said.contains("is not used, and removed"))
+    };
+    assert_eq!(used(&[]), ("missing".to_owned(), false));
+    assert_eq!(used(&[]), ("used".to_owned(), false));
+    assert_eq!(used(&["--fresh"]), ("ignored".to_owned(), false));
+    let files: Vec<_> = std::fs::read_dir(cache.path().join("partywall")).unwrap().collect();
+    let [file] = files.as_slice() else { panic!("{files:?}") };
+    let path = file.as_ref().unwrap().path();
+    let good = std::fs::read_to_string(&path).unwrap();
+    // Another mask: possible, and not so.
+    let wrong = good.replace("\"mask\": 700416", "\"mask\": 716800");
+    assert_ne!(wrong, good);
+    for bad in [wrong.as_str(), &good[..100], ""] {
+        std::fs::write(&path, bad).unwrap();
+        assert_eq!(used(&[]), ("discarded".to_owned(), true));
+        assert_eq!(used(&[]), ("used".to_owned(), false));
+    }
+}
+
+/// Little data, few requests: what is looked at is that all of it is done.
+const SMALL: [&str; 11] = [
+    "interfere",
+    "--json",
+    "--data",
+    "8MiB",
+    "--load-data",
+    "8MiB",
+    "--threads",
+    "32,1024",
+    "--requests",
+    "5",
+    "--loads",
+];
+
+#[test]
+fn neighbours_are_measured_on_their_sides_and_without_them() {
+    let cache = tempfile::tempdir().unwrap();
+    let report = json(&vram("sim:h200", cache.path(), &[&SMALL[..], &["read,mixed-evict-first"]].concat()));
+    assert_eq!((&report["simulated"], &report["mask"]), (&true.into(), &0xab000.into()));
+    assert_eq!(report["copied_bytes"], 16 << 20);
+    for one in ["tenant", "neighbour"] {
+        assert_eq!((&report[one]["sms"], &report[one]["data_bytes"]), (&66.into(), &(8 << 20).into()));
+        assert_eq!(report[one]["lost_bytes"], report[one]["arena_bytes"]);
+    }
+    let rows = report["rows"].as_array().unwrap();
+    // With colors and without; three kinds of work at two intensities; beside two loads.
+    assert_eq!(rows.len(), 2 * 3 * 2 * 2);
+    for row in rows {
+        for measured in [&row["alone"], &row["beside"]] {
+            assert_eq!((&measured["count"], &measured["p99_us"]), (&5.into(), &serde_json::Value::Null));
+            assert!(measured["p50_us"].as_f64().unwrap() > 0.0, "{row}");
+            assert_eq!(measured["host_p50_us"].is_null(), row["work"] == "long", "{row}");
+        }
+        assert!(row["interference_p50"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["load_alone_gb_s"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let views: Vec<&str> = rows.iter().map(|row| row["view"].as_str().unwrap()).collect();
+    assert!(
+        views[..12].iter().all(|view| *view == "colored")
+            && views[12..].iter().all(|view| *view == "uncolored")
+    );
+}
+
+#[test]
+fn neighbours_share_pages_between_processes() {
+    let cache = tempfile::tempdir().unwrap();
+    let more = ["write-evict-first", "--pages", "paired", "--work", "long,graph"];
+    let report = json(&vram("sim:h200", cache.path(), &[&SMALL[..], &more].concat()));
+    assert_eq!(report["copied_bytes"], 16 << 20);
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 2);
+    assert!(rows.iter().all(|row| row["view"] == "colored"));
+    for one in ["tenant", "neighbour"] {
+        assert_eq!(
+            (&report[one]["lost_bytes"], &report[one]["pages"]),
+            (&0.into(), &report["tenant"]["pages"])
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    let cache = tempfile::tempdir().unwrap();
+    for (arguments, part, code) in [
+        (["--threads", "48"], "--threads 48: 32, 64, ... 1024", 2),
+        (["--requests", "0"], "--requests 0: from 1 to", 2),
+        (["--data", "100KiB"], "--data 100KiB: from 1MiB", 2),
+        (["--data", "1MiB"], "as many of these as SMs at least", 1),
+    ] {
+        let output = vram("sim:h200", cache.path(), &[&["interfere"], &arguments[..]].concat());
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(part), "{}", text(&output.stderr));
+    }
+    let output = vram("sim:l40s", cache.path(), &["interfere"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("has one side, as far as can be told"), "{}", text(&output.stderr));
 }
