@@ -17,6 +17,9 @@ use crate::error::Failure;
 use crate::output;
 use crate::progress::{say, stopwatch};
 
+mod kernels;
+mod ptxas;
+
 /// What is left free of what is free: contexts grow.
 const LEFT: u64 = 1 << 30;
 
@@ -71,6 +74,8 @@ struct SlicesReport {
 pub(crate) fn run(command: &VramCommand) -> Result<(), Failure> {
     match command {
         VramCommand::Map(arguments) => map(arguments),
+        VramCommand::Rewrite(arguments) => kernels::rewrite(arguments),
+        VramCommand::Ptxas(arguments) => ptxas::run(arguments),
     }
 }
 

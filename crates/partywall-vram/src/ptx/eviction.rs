@@ -73,6 +73,8 @@ pub(super) fn hinted(header: &Header, instruction: &Instruction<'_>) -> Option<H
             parts.iter().rposition(|part| is_before(&part))? + 1
         }
         "cp" => parts.iter().position(|part| *part == "global")? + 1,
+        // The assembler takes none with these.
+        "atom" if has("cas") || has("b128") => return None,
         // In front of the type, and of how many there are of it.
         "atom" | "red" => {
             let is_vector = parts.len() > 2 && matches!(parts[parts.len() - 2], "v2" | "v4" | "v8");

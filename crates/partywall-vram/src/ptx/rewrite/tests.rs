@@ -303,8 +303,8 @@ fn t4_accesses_are_told_to_leave_first() {
             "red.global.add.L2::cache_hint.u32 [%partywall_b], %r1, %partywall_e;",
         ),
         (
-            "atom.global.gpu.acq_rel.cas.b32 %r1, [%rd1], %r2, %r3;",
-            "atom.global.gpu.acq_rel.cas.L2::cache_hint.b32 %r1, [%partywall_b], %r2, %r3, %partywall_e;",
+            "atom.global.gpu.acq_rel.exch.b32 %r1, [%rd1], %r2;",
+            "atom.global.gpu.acq_rel.exch.L2::cache_hint.b32 %r1, [%partywall_b], %r2, %partywall_e;",
         ),
         (
             "atom.global.add.noftz.v2.f16x2 {%r1,%r2}, [%rd1], {%r3,%r4};",
@@ -324,6 +324,7 @@ fn t4_accesses_are_told_to_leave_first() {
         "ld.volatile.global.b32 %r1, [%partywall_b];",
         "st.global.L1::evict_last.L2::cache_hint.b32 [%partywall_b], %r1, %rd2;",
         "discard.global.L2 [%partywall_b], 128;",
+        "atom.global.gpu.acq_rel.cas.b32 %r1, [%partywall_b], %r2, %r3;",
     ] {
         assert_eq!(hinted(&body.replace("%partywall_b", "%rd1")), (body.to_owned(), 0));
     }
