@@ -93,7 +93,7 @@ def matmul_int8(a, b, c, m, n, k, am, bk, cm, M: tl.constexpr, N: tl.constexpr, 
     for step in range(0, tl.cdiv(k, K)):
         part_a = tl.load(a + at_m[:, None] * am + (step * K + at_k)[None, :])
         part_b = tl.load(b + (step * K + at_k)[:, None] * bk + at_n[None, :])
-        total = tl.dot(part_a, part_b, total)
+        total = tl.dot(part_a, part_b, total, out_dtype=tl.int32)
     tl.store(c + at_m[:, None] * cm + at_n[None, :], total)
 
 
@@ -320,7 +320,7 @@ class Case:
         return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
-def products(kernel, name, dtype, tile, warps, stages, size=2048, grid=None, **more):
+def products(kernel, name, dtype, tile, warps, stages, size=4096, grid=None, **more):
     m, n, k = tile
     tiles = -(-size // m) * -(-size // n)
     whole = "fp32" if dtype == "fp32" else dtype
@@ -336,7 +336,8 @@ def cases():
     found = []
     n = 1 << 25
     for dtype, warps in (("fp32", 4), ("fp16", 4), ("bf16", 8)):
-        arguments = {"x": Tensor((n,), dtype), "y": Tensor((n,), dtype), "out": out(n, dtype=dtype), "n": n - 3}
+        # A length that is no multiple of 16 makes accesses of single elements.
+        arguments = {"x": Tensor((n,), dtype), "y": Tensor((n,), dtype), "out": out(n, dtype=dtype), "n": n - 3 * (dtype == "fp16")}
         found.append(Case(f"vector_add.{dtype}.w{warps}", vector_add, arguments, {"BLOCK": 1024}, (n // 1024, 1, 1), warps))
     rows, columns = 8192, 1823
     for dtype, warps in (("fp32", 4), ("bf16", 8)):
@@ -349,7 +350,7 @@ def cases():
         products(matmul, "matmul.fp16.128x256x64.w8.s4", "fp16", (128, 256, 64), 8, 4, GROUP=8),
         products(matmul, "matmul.bf16.64x128x64.w4.s4", "bf16", (64, 128, 64), 4, 4, GROUP=8),
         products(matmul, "matmul.fp16.32x64x64.w4.s4", "fp16", (32, 64, 64), 4, 4, GROUP=8),
-        products(matmul, "matmul.fp32.64x64x32.w4.s3", "fp32", (64, 64, 32), 4, 3, GROUP=8),
+        products(matmul, "matmul.fp32.64x64x32.w4.s3", "fp32", (64, 64, 32), 4, 3, size=2048, GROUP=8),
         products(
             matmul_persistent, "matmul_persistent.fp16.128x128x64.w8.s3", "fp16", (128, 128, 64), 8, 3, grid=(132, 1, 1), PROGRAMS=132
         ),
@@ -392,8 +393,8 @@ def cases():
     found += [
         Case(
             "histogram.i32", histogram,
-            {"x": Tensor((n,), "i32", "whole", below=1 << 20), "counts": out(4096, dtype="i32"), "largest": out(1, dtype="i32"), "n": n},
-            {"BINS": 4096, "BLOCK": 1024}, (n // 1024, 1, 1),
+            {"x": Tensor((4 * n,), "i32", "whole", below=1 << 20), "counts": out(4096, dtype="i32"), "largest": out(1, dtype="i32"), "n": 4 * n},
+            {"BINS": 4096, "BLOCK": 1024}, (4 * n // 1024, 1, 1),
         ),
         Case(
             "sum_locked.fp32", sum_locked,
@@ -402,8 +403,8 @@ def cases():
         ),
         Case(
             "split_k.fp16", split_k,
-            {"a": Tensor((4096, 4096), "fp16", "whole"), "x": Tensor((4096,), "fp16", "whole"), "out": out(4096, dtype="fp32"), "k": 4096, "n": 4096},
-            {"ROWS": 64, "BLOCK": 128}, (32, 64, 1),
+            {"a": Tensor((8192, 8192), "fp16", "whole"), "x": Tensor((8192,), "fp16", "whole"), "out": out(8192, dtype="fp32"), "k": 8192, "n": 8192},
+            {"ROWS": 64, "BLOCK": 128}, (64, 128, 1),
         ),
         Case(
             "gather.fp16", gather,
