@@ -15,6 +15,7 @@ that should be rewritten was, with equal results, and every other one was refuse
 import argparse
 import concurrent.futures
 import ctypes
+import functools
 import json
 import os
 import re
@@ -29,6 +30,7 @@ STRETCH = 4096
 # The bits of an H200, and the first above them for the constant of a page.
 MASK = 0xAB000 | 1 << 21
 LENGTH = 1 << 30
+DEVICE = "cuda"
 # Places at such multiples are the cheapest to translate.
 ALIGNED = 1 << 32
 VARIANTS = {"arena": "", "evict-first": ",evict-first", "fenced": ",pointers=fenced,evict-first", "any": ",pointers=any"}
@@ -180,17 +182,19 @@ class Gpu:
         import torch
 
         self.torch = torch
-        torch.cuda.init()
-        slack = torch.empty(2 * LENGTH + ALIGNED, dtype=torch.uint8, device="cuda")
+        slack = torch.empty(2 * LENGTH + ALIGNED, dtype=torch.uint8, device=DEVICE)
         self.base = -(-slack.data_ptr() // ALIGNED) * ALIGNED
         begin = self.base - slack.data_ptr()
         self.memory = slack[begin : begin + 2 * LENGTH].view(torch.int64).view(-1, STRETCH // 8)
-        self.rows = torch.tensor(stretches(self.base, LENGTH // STRETCH), device="cuda")
-        mine = torch.zeros(self.memory.shape[0], dtype=torch.bool, device="cuda")
+        self.rows = torch.tensor(stretches(self.base, LENGTH // STRETCH), device=DEVICE)
+        mine = torch.zeros(self.memory.shape[0], dtype=torch.bool, device=DEVICE)
         mine[self.rows] = True
         self.others = (~mine).nonzero().view(-1)
-        self.driver = ctypes.CDLL("libcuda.so.1")
         self.next = 0
+
+    @functools.cached_property
+    def driver(self):
+        return ctypes.CDLL("libcuda.so.1")
 
     def call(self, name, *arguments):
         code = getattr(self.driver, name)(*arguments)
@@ -225,7 +229,7 @@ class Gpu:
         """Copies a tensor into the arena, and gives the address that it has there."""
         data = tensor.contiguous().view(-1).view(self.torch.uint8)
         count = -(-data.numel() // STRETCH)
-        whole = self.torch.zeros(count * STRETCH, dtype=self.torch.uint8, device="cuda")
+        whole = self.torch.zeros(count * STRETCH, dtype=self.torch.uint8, device=DEVICE)
         whole[: data.numel()] = data
         self.memory[self.rows[self.next : self.next + count]] = whole.view(self.torch.int64).view(count, -1)
         begin, self.next = self.next, self.next + count
@@ -250,17 +254,17 @@ class Gpu:
 
         torch = self.torch
         kinds = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i32": torch.int32, "i8": torch.int8}
-        chance = torch.Generator("cuda").manual_seed(1)
+        chance = torch.Generator(DEVICE).manual_seed(1)
         made = {}
         for name, value in case.arguments.items():
             if not isinstance(value, Tensor):
                 continue
             if value.fill == "zero":
-                data = torch.zeros(value.shape, device="cuda")
+                data = torch.zeros(value.shape, device=DEVICE)
             elif value.fill == "whole":
-                data = torch.randint(0, value.below, value.shape, generator=chance, device="cuda")
+                data = torch.randint(0, value.below, value.shape, generator=chance, device=DEVICE)
             else:
-                data = torch.randn(value.shape, generator=chance, device="cuda")
+                data = torch.randn(value.shape, generator=chance, device=DEVICE)
             made[name] = data.to(kinds[value.dtype])
         return made
 

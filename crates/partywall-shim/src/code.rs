@@ -12,6 +12,8 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use partywall_shim_api::environment;
@@ -105,10 +107,34 @@ fn arena() -> Option<&'static Result<Options, ()>> {
     ARENA.get_or_init(read).as_ref()
 }
 
+type Handles = Mutex<BTreeSet<usize>>;
+
 /// Modules and libraries whose code is not rewritten. A handle that is given out anew is entered or taken out anew.
+///
+/// Null until there is one. What it points to is leaked: in a child after `fork` its lock may be held by a thread that does not exist there.
+static FOREIGN: AtomicPtr<Handles> = AtomicPtr::new(ptr::null_mut());
+
 fn foreign() -> MutexGuard<'static, BTreeSet<usize>> {
-    static FOREIGN: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
-    FOREIGN.lock().unwrap_or_else(PoisonError::into_inner)
+    // SAFETY: null, or leaked below.
+    let handles = unsafe { FOREIGN.load(Ordering::Acquire).as_ref() }.unwrap_or_else(|| {
+        let new = Box::into_raw(Box::new(Handles::default()));
+        match FOREIGN.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: leaked from a box, and published now.
+            Ok(_) => unsafe { &*new },
+            Err(earlier) => {
+                // SAFETY: not published, so nobody else has it.
+                drop(unsafe { Box::from_raw(new) });
+                // SAFETY: not null, so another thread has leaked it.
+                unsafe { &*earlier }
+            }
+        }
+    });
+    handles.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In a child after `fork`: no handle of its parent is of use there.
+pub(crate) fn forked() {
+    FOREIGN.store(ptr::null_mut(), Ordering::Release);
 }
 
 /// What is to be loaded.
@@ -150,13 +176,13 @@ fn load(
     call: impl FnOnce(*const c_void) -> CUresult,
 ) -> CUresult {
     let loaded = match before(find) {
-        None => return call(std::ptr::null()),
+        None => return call(ptr::null()),
         Some(Err(refused)) => return refused,
         Some(Ok(loaded)) => loaded,
     };
     let result = match &loaded {
         Loaded::Rewritten(text) => call(text.as_ptr().cast()),
-        Loaded::Marked | Loaded::Foreign => call(std::ptr::null()),
+        Loaded::Marked | Loaded::Foreign => call(ptr::null()),
     };
     if result == CUresult::SUCCESS && !place.is_null() {
         // SAFETY: the driver has written a handle there.
@@ -392,7 +418,7 @@ macro_rules! giving {
             $place: *mut Handle, $($before: $kind,)? owner: Handle $(, $name: *const c_char)?
         ) -> CUresult {
             #[allow(unused_mut, unused_assignments, reason = "not all have a name")]
-            let mut named = std::ptr::null();
+            let mut named = ptr::null();
             $(named = $name;)?
             if !may_give(owner, named) {
                 return CUresult::NOT_SUPPORTED;

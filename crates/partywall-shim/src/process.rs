@@ -27,15 +27,22 @@ use partywall_shim_api::page::Page;
 
 use crate::hooks::{Hook, hooks};
 use crate::sys::CUresult;
-use crate::{copies, coverage, launch, memory, node, sms};
+use crate::{code, copies, coverage, launch, memory, node, sms};
 
 /// The hooks of this area.
 pub(crate) static HOOKS: &[Hook] = hooks![cuInit];
 
 /// What areas do in a child after `fork`, before anything else runs there. Stores and system calls only: any lock may
 /// have been held by a thread that does not exist in the child.
-const FORKED: &[fn()] =
-    &[node::forked, coverage::forked, copies::forked, memory::forked, sms::forked, launch::forked];
+const FORKED: &[fn()] = &[
+    node::forked,
+    coverage::forked,
+    code::forked,
+    copies::forked,
+    memory::forked,
+    sms::forked,
+    launch::forked,
+];
 
 mod real {
     use std::ffi::c_uint;
