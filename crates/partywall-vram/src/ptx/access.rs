@@ -1,5 +1,7 @@
 //! What an instruction does to memory.
 
+use std::collections::BTreeSet;
+
 use super::rewrite::Pointers;
 use super::source::{Function, Instruction, Module};
 
@@ -35,7 +37,14 @@ const OF_THE_DRIVER: [&str; 2] = ["vprintf", "__assertfail"];
 const ON_CHIP: [&str; 5] = ["mbarrier", "ldmatrix", "stmatrix", "tcgen05", "clusterlaunchcontrol"];
 
 /// What an instruction does to memory.
-pub(super) fn access(module: &Module<'_>, instruction: &Instruction<'_>, pointers: Pointers) -> Access {
+///
+/// `tells` says that the function may name variables, and call functions of the driver: see [`tells`].
+pub(super) fn access(
+    module: &Module<'_>,
+    instruction: &Instruction<'_>,
+    pointers: Pointers,
+    tells: bool,
+) -> Access {
     let parts: Vec<&str> = instruction.parts().collect();
     let has = |part: &str| parts.contains(&part);
     let space = |operand: usize| {
@@ -54,7 +63,7 @@ pub(super) fn access(module: &Module<'_>, instruction: &Instruction<'_>, pointer
             Access::Refused(GENERIC)
         }
     };
-    if pointers != Pointers::Any && names_variable(module, instruction) {
+    if !tells && names_variable(module, instruction) {
         return Access::Refused(VARIABLE);
     }
     match parts[0] {
@@ -75,7 +84,9 @@ pub(super) fn access(module: &Module<'_>, instruction: &Instruction<'_>, pointer
             _ => Access::Refused(FRAGMENT),
         },
         "tex" | "tld4" | "suld" | "sust" | "sured" | "tensormap" | "multimem" => Access::Refused(OBJECT),
-        "call" if !is_known(module, instruction, pointers) => Access::Refused(FOREIGN),
+        "call" if !(is_own(module, instruction) || tells && is_of_the_driver(module, instruction)) => {
+            Access::Refused(FOREIGN)
+        }
         "call" => Access::None,
         first if ON_CHIP.contains(&first) => Access::None,
         // Whatever else has an address.
@@ -110,21 +121,73 @@ pub(super) fn address<'a>(
     if pointers == Pointers::Fenced { Err(OUTSIDE) } else { Ok(None) }
 }
 
-/// Whether what is called is a function with a body of the same module, and so rewritten itself, or one of the driver's that may be called.
-fn is_known(module: &Module<'_>, instruction: &Instruction<'_>, pointers: Pointers) -> bool {
-    let mut names = (0..instruction.operands.len()).filter_map(|index| instruction.operand(module, index));
-    names.any(|name| {
-        let is_own = module.functions.iter().any(|function| function.name == name);
-        is_own || pointers == Pointers::Any && OF_THE_DRIVER.contains(&name)
+/// Whether a function may have addresses of variables, and call functions of the driver: with pointers of any kind always; with the arena's alone
+/// where such an address goes nowhere but to the driver, as the text of an assertion does.
+pub(super) fn tells(module: &Module<'_>, function: &Function<'_>, pointers: Pointers) -> bool {
+    let mut calls = function.instructions.iter().filter(|one| one.parts().next() == Some("call")).peekable();
+    match pointers {
+        Pointers::Any => true,
+        Pointers::Fenced => false,
+        // What another function does with an argument is not followed.
+        Pointers::Arena => {
+            calls.peek().is_some()
+                && calls.all(|call| is_of_the_driver(module, call))
+                && addresses_go_to_calls(module, function)
+        }
+    }
+}
+
+/// Whether registers that have the address of a variable are only ever copied, or stored as arguments.
+fn addresses_go_to_calls(module: &Module<'_>, function: &Function<'_>) -> bool {
+    let mut holding = BTreeSet::new();
+    let is_copy = |one: &Instruction<'_>| {
+        let is_one = one.operand(module, 0).is_some_and(|to| !to.starts_with('{'));
+        is_one && one.operands.len() == 2 && matches!(one.parts().next(), Some("mov" | "cvta"))
+    };
+    loop {
+        let before = holding.len();
+        for one in function.instructions.iter().filter(|one| is_copy(one)) {
+            let (Some(to), Some(from)) = (one.operand(module, 0), one.operand(module, 1)) else { continue };
+            if words(from).any(|word| module.globals.contains(&word) || holding.contains(word)) {
+                holding.insert(to);
+            }
+        }
+        if holding.len() == before {
+            break;
+        }
+    }
+    function.instructions.iter().all(|one| {
+        let is_argument = one.opcode.starts_with("st.param.");
+        // By its name a variable may be accessed, by a register not.
+        let mut operands = one.operands.iter().map(|place| &module.text[place.clone()]);
+        let names = |operand: &str| {
+            let is_access = operand.starts_with('[');
+            words(operand).any(|word| holding.contains(word) || !is_access && module.globals.contains(&word))
+        };
+        !operands.any(names) || is_copy(one) || is_argument && !one.operand(module, 0).is_some_and(names)
     })
+}
+
+/// Whether what is called is a function with a body of the same module, and so rewritten itself.
+fn is_own(module: &Module<'_>, call: &Instruction<'_>) -> bool {
+    let mut names = (0..call.operands.len()).filter_map(|index| call.operand(module, index));
+    names.any(|name| module.functions.iter().any(|function| function.name == name))
+}
+
+fn is_of_the_driver(module: &Module<'_>, call: &Instruction<'_>) -> bool {
+    let mut names = (0..call.operands.len()).filter_map(|index| call.operand(module, index));
+    names.any(|name| OF_THE_DRIVER.contains(&name))
+}
+
+/// Names in an operand.
+fn words(operand: &str) -> impl Iterator<Item = &str> {
+    operand.split(['+', '-', ' ', '(', ')', '{', '}', ',', '[', ']']).filter(|word| !word.is_empty())
 }
 
 /// Whether the address of a variable is among the operands, as a value.
 fn names_variable(module: &Module<'_>, instruction: &Instruction<'_>) -> bool {
     let operands = instruction.operands.iter().map(|place| &module.text[place.clone()]);
-    let mut words = operands
-        .filter(|operand| !operand.starts_with(['[', '%']))
-        .flat_map(|operand| operand.split(['+', '-', ' ', '(', ')', '{', '}', ',']));
+    let mut words = operands.filter(|operand| !operand.starts_with(['[', '%'])).flat_map(words);
     words.any(|word| module.globals.contains(&word))
 }
 

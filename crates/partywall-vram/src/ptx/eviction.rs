@@ -70,7 +70,7 @@ pub(super) fn hinted(header: &Header, instruction: &Instruction<'_>) -> Option<H
                 ) || is_operator(part)
                     || is_priority(part)
             };
-            parts.iter().rposition(|part| is_before(&part))? + 1
+            parts.iter().rposition(is_before)? + 1
         }
         "cp" => parts.iter().position(|part| *part == "global")? + 1,
         // The assembler takes none with these.

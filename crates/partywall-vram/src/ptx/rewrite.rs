@@ -16,7 +16,7 @@
 //!
 //! | pointers | what an access that is not the arena's does |
 //! |---|---|
-//! | [`Pointers::Arena`] | there is none: every pointer is taken to be the arena's, and who takes the address of a variable of the module is refused |
+//! | [`Pointers::Arena`] | there is none: every pointer is taken to be the arena's, and who takes the address of a variable of the module is refused, unless it only goes to the driver |
 //! | [`Pointers::Any`] | stays as it is (variables of the module, host memory), at the price of a comparison and a choice |
 //! | [`Pointers::Fenced`] | goes to some byte of the arena |
 //!
@@ -27,7 +27,7 @@
 //! | the same without any: a generic address | translated with `Any`, else refused |
 //! | a variable of the module by its name | stays; refused with `Fenced` |
 //! | bulk and tensor copies, `multimem`, matrix fragments from global memory, textures, surfaces | refused |
-//! | calls of functions that are not in the module, but for two of the driver's with `Any` | refused |
+//! | calls of functions that are not in the module | refused, but for two of the driver's (assertions, printing) |
 //! | anything else with an address that is not of shared memory | refused |
 //!
 //! # Scenarios (the tests bear these names)
@@ -42,7 +42,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use super::access::{Access, access, address};
+use super::access::{Access, access, address, tells};
 use super::eviction::{MAKE_POLICY, POLICY, demoted, hinted};
 use super::source::{Function, Instruction, Module, SourceError, read};
 use super::translation::{REGISTERS, RESULT, translation};
@@ -219,13 +219,14 @@ fn plans<'a>(
     refused: &mut Vec<Refusal>,
 ) -> Vec<Plan<'a>> {
     let mut plans = Vec::new();
+    let tells = tells(module, function, options.pointers);
     for instruction in &function.instructions {
         let mut plan =
             Plan { instruction, before: String::new(), opcode: None, operand: None, takes_policy: false };
         if options.evict_first {
             plan.opcode = demoted(instruction);
         }
-        let found = match access(module, instruction, options.pointers) {
+        let found = match access(module, instruction, options.pointers, tells) {
             Access::None => Ok(None),
             Access::Refused(why) => Err(why),
             // An instruction that lacks operands is for `ptxas` to name.

@@ -245,6 +245,31 @@ fn t3_what_is_not_understood_is_refused_by_name_and_line() {
     assert_eq!(rewrite(&narrow, &any), Err(RewriteError::AddressSize(32)));
 }
 
+/// An assertion as compilers write it: its text is given to the driver.
+const ASSERTION: &str = "mov.b64 %rd1, table;\n\tcvta.global.u64 %rd2, %rd1;\n\t{ .param .b64 param0;\n\tst.param.b64 [param0], %rd2;\n\t\
+                         call.uni __assertfail, (param0); }\n\tld.global.b32 %r1, [%rd3];";
+
+#[test]
+fn t3_the_text_of_an_assertion_may_go_to_the_driver_and_nowhere_else() {
+    let arena = options(false);
+    assert_eq!(rewritten(&kernel(ASSERTION), &arena).counts(), (1, 0));
+    assert!(rewrite(&kernel(ASSERTION), &Options { pointers: Pointers::Fenced, ..arena }).is_err());
+    for (part, instead) in [
+        ("[%rd3]", "[%rd2]"),
+        ("[%rd3]", "[%rd1+4]"),
+        ("ld.global.b32 %r1, [%rd3];", "add.s64 %rd4, %rd2, 8;"),
+        ("ld.global.b32 %r1, [%rd3];", "st.global.b64 [%rd3], %rd2;"),
+        ("ld.global.b32 %r1, [%rd3];", "mov.b64 {%r1, %r2}, %rd2; add.s32 %r3, %r1, 1;"),
+        ("ld.global.b32 %r1, [%rd3];", "selp.b64 %rd3, table, %rd4, %p1;"),
+        ("ld.global.b32 %r1, [%rd3];", "call.uni other, (param0);"),
+    ] {
+        let body = ASSERTION.replace(part, instead);
+        let refused = rewrite(&kernel(&body), &arena).unwrap_err().to_string();
+        // Then all is refused that names a variable, or calls.
+        assert!(refused.contains("`mov.b64` cannot be translated"), "{instead}: {refused}");
+    }
+}
+
 #[test]
 fn t3_a_function_of_the_module_may_be_called() {
     let text = format!(
