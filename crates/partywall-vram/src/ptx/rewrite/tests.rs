@@ -211,7 +211,7 @@ fn t3_what_is_not_understood_is_refused_by_name_and_line() {
         ("multimem.ld_reduce.global.add.f32 %f1, [%rd1];", OBJECT),
         ("wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {%r1}, [%rd1], 16;", FRAGMENT),
         ("tex.2d.v4.f32.s32 {%f1,%f2,%f3,%f4}, [%rd1, {%r1, %r2}];", OBJECT),
-        ("call.uni (retval0), vprintf, (param0, param1);", FOREIGN),
+        ("call.uni (retval0), malloc, (param0);", FOREIGN),
         ("mov.b64 %rd1, table;", VARIABLE),
         ("mov.u64 %rd1, generic(table);", VARIABLE),
         ("cvta.global.u64 %rd1, table;", VARIABLE),
