@@ -75,7 +75,7 @@ pub struct PtxasArguments {
 
 const PTXAS_EXAMPLES: &str = "Examples:
   partywall vram ptxas --real /usr/local/cuda/bin/ptxas -- -arch=sm_90a kernel.ptx -o kernel.cubin
-  eval \"$(partywall vram ptxas --real .../triton/backends/nvidia/bin/ptxas --arena $ARENA --install wrapped)\"";
+  eval \"$(partywall vram ptxas --real $BIN/ptxas --arena $ARENA --install wrapped)\"";
 
 fn arena(text: &str) -> Result<Options, String> {
     text.parse().map_err(|error: OrderError| error.to_string())
