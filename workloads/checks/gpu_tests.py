@@ -198,6 +198,18 @@ def programs_same(record, wanted):
     return ", ".join(wanted)
 
 
+def kernels_equal(record):
+    """Of the record of `workloads/checks/ptx_rewrite.py`."""
+    found, launched = record["ptx"], record["transparent"]
+    wrong = [row["name"] for row in record["rows"] if not row["should_be_refused"] and not all(row.get("bit_equal", {"": False}).values())]
+    wrong += [f"{name} (launched by Triton)" for name, equal in launched.get("bit_equal", {}).items() if not equal]
+    if wrong or not launched.get("bit_equal"):
+        raise Failed("not equal, or not run: " + (", ".join(wrong) or "what Triton launches"))
+    if not found["refused_as_expected"]:
+        raise Failed("a kernel with tensor descriptors was not refused")
+    return f"{found['kernels']} kernels; time as it is and rewritten: 1 to {found['time_ratio_mean']:.3f}"
+
+
 # Processes.
 
 
@@ -421,6 +433,15 @@ class Tests:
         self.must_end_well("programs", code)
         return note
 
+    def kernels(self):
+        self.needs_gpu("Triton's kernels")
+        self.needs_modules(sys.executable, "torch, triton")
+        record = self.file("kernels.json")
+        code = self.run("kernels", self.script("checks/ptx_rewrite.py", "--out", record), 300)
+        note = kernels_equal(self.read(record, "kernels", code))
+        self.must_end_well("kernels", code)
+        return note
+
     def script(self, path, *arguments):
         gpu = ["--gpu", self.options.gpu] if self.simulated else []
         return [sys.executable, os.path.join("workloads", path), "--partywall", self.options.partywall, *gpu, *arguments]
@@ -458,6 +479,7 @@ TESTS = {
     "tenants": "`partywall up` with the tenants of examples/two-tenants.toml",
     "copies": "copies of 64 KiB beside a loop of large ones: faster with Partywall than without",
     "programs": "PyTorch, JAX and CuPy programs as tenants do the same as without (those that can be imported)",
+    "kernels": "rewritten Triton kernels compute the same to the last bit (needs PyTorch with Triton)",
 }
 
 

@@ -147,6 +147,24 @@ class Others(unittest.TestCase):
         self.assertRaisesRegex(Failed, "cupy: covered", gpu_tests.programs_same, found, ["jax", "cupy"])
         self.assertRaisesRegex(Failed, "torch-eager: ran", gpu_tests.programs_same, found, ["torch-eager"])
 
+    def test_kernels(self):
+        row = {"name": "k", "should_be_refused": False, "bit_equal": {"arena": True}}
+        refused = {"name": "t", "should_be_refused": True, "refused": {"arena": "line 1"}}
+        record = {
+            "ptx": {"kernels": 1, "time_ratio_mean": 1.02, "refused_as_expected": True},
+            "rows": [row, refused],
+            "transparent": {"bit_equal": {"k": True}},
+        }
+        self.assertEqual(gpu_tests.kernels_equal(record), "1 kernels; time as it is and rewritten: 1 to 1.020")
+        for part, wrong, why in (
+            ("rows", [{**row, "bit_equal": {"arena": False}}], "not run: k"),
+            ("rows", [{"name": "m", "should_be_refused": False, "refused": {}}], "not run: m"),
+            ("transparent", {"bit_equal": {"k": False}}, "k .launched by Triton"),
+            ("transparent", {"failed": "why"}, "what Triton launches"),
+            ("ptx", {"kernels": 1, "time_ratio_mean": 1.02, "refused_as_expected": False}, "was not refused"),
+        ):
+            self.assertRaisesRegex(Failed, why, gpu_tests.kernels_equal, {**record, part: wrong})
+
     def test_what_a_test_comes_to(self):
         def raising(error):
             def test():

@@ -12,6 +12,10 @@ pub const REAL_CUDA: &str = "PARTYWALL_REAL_CUDA";
 /// Absolute path of the real `libnvidia-ml.so.1`. Default: what the loader finds.
 pub const REAL_NVML: &str = "PARTYWALL_REAL_NVML";
 
+/// The colored arena that the tenant's memory is, and what is to be done to its kernels, as `partywall vram rewrite --arena` takes it. Default:
+/// none, and code is loaded as it is.
+pub const ARENA: &str = "PARTYWALL_ARENA";
+
 /// File to which the coverage table is written when the process ends; `-` is standard error. Default: none.
 pub const COVERAGE: &str = "PARTYWALL_COVERAGE";
 

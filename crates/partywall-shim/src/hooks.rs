@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 
-use crate::{copies, launch, memory, process, resolve, sms};
+use crate::{code, copies, launch, memory, process, resolve, sms};
 
 /// A function that stands in for one of the driver.
 #[derive(Debug)]
@@ -41,6 +41,7 @@ static AREAS: &[&[&[Hook]]] = &[
         launch::within::HOOKS,
         copies::HOOKS,
         sms::HOOKS,
+        code::HOOKS,
     ],
     memory::HOOKS,
 ];

@@ -22,6 +22,7 @@
 )]
 
 mod clock;
+mod code;
 mod copies;
 mod coverage;
 #[cfg(not(test))]

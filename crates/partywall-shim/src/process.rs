@@ -27,7 +27,7 @@ use partywall_shim_api::page::Page;
 
 use crate::hooks::{Hook, hooks};
 use crate::sys::CUresult;
-use crate::{copies, coverage, launch, memory, node, slices, sms};
+use crate::{code, copies, coverage, launch, memory, node, slices, sms};
 
 /// The hooks of this area.
 pub(crate) static HOOKS: &[Hook] = hooks![cuInit];
@@ -37,6 +37,7 @@ pub(crate) static HOOKS: &[Hook] = hooks![cuInit];
 const FORKED: &[fn()] = &[
     node::forked,
     coverage::forked,
+    code::forked,
     copies::forked,
     memory::forked,
     sms::forked,

@@ -15,6 +15,7 @@ impl CUresult {
     pub(crate) const SUCCESS: Self = Self(0);
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
     pub(crate) const NO_DEVICE: Self = Self(100);
+    pub(crate) const INVALID_PTX: Self = Self(218);
     pub(crate) const NOT_FOUND: Self = Self(500);
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
     pub(crate) const INVALID_RESOURCE_CONFIGURATION: Self = Self(915);

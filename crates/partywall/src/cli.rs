@@ -143,9 +143,9 @@ pub enum Command {
     /// Be a built-in tenant: what `partywall measure` starts.
     #[command(hide = true)]
     Tenant(TenantArguments),
-    /// Find out where a GPU's memory lives.
+    /// Find out where a GPU's memory lives, and rewrite kernels that keep to a part of it.
     Vram {
-        /// What to find out.
+        /// What to do.
         #[command(subcommand)]
         command: VramCommand,
     },

@@ -2,8 +2,10 @@
 
 mod descriptors;
 mod interfere;
+mod kernels;
 mod known;
 mod neighbour;
+mod ptxas;
 mod talk;
 
 use std::fmt::Write as _;
@@ -82,6 +84,8 @@ pub(crate) fn run(command: &VramCommand) -> Result<(), Failure> {
         VramCommand::Map(arguments) => map(arguments),
         VramCommand::Interfere(arguments) => interfere::run(arguments),
         VramCommand::Neighbour => neighbour::run(),
+        VramCommand::Rewrite(arguments) => kernels::rewrite(arguments),
+        VramCommand::Ptxas(arguments) => ptxas::run(arguments),
     }
 }
 

@@ -2,6 +2,7 @@
    for the real one. */
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_FOUND = 500, WRONG_ARGUMENTS = 999 };
@@ -52,6 +53,69 @@ int cuOccupancyMaxPotentialBlockSizeWithFlags(int *a, int *b, void *c, void *d, 
     CALLED();
     int right = a == (void *)1 && b == (void *)2 && c == (void *)3 && d == (void *)4 && e == 5 && f == 6 && g == 7;
     return right ? SUCCESS : WRONG_ARGUMENTS;
+}
+
+/* Code: what was loaded last, from its beginning to the first zero byte. Handles are numbers. */
+static char image[1 << 16];
+static size_t handles = 100;
+
+const char *stand_in_image(void) { return image; }
+
+static int load(void **place, const void *data) {
+    snprintf(image, sizeof image, "%s", (const char *)data);
+    *place = (void *)++handles;
+    return SUCCESS;
+}
+
+int cuModuleLoadData(void **module, const void *data) {
+    CALLED();
+    return load(module, data);
+}
+
+int cuModuleLoadDataEx(void **module, const void *data, unsigned count, int *options, void **values) {
+    CALLED();
+    return count == 1 && options == (void *)2 && values == (void *)3 ? load(module, data) : WRONG_ARGUMENTS;
+}
+
+int cuModuleLoadFatBinary(void **module, const void *data) {
+    CALLED();
+    return load(module, data);
+}
+
+int cuModuleLoad(void **module, const char *path) {
+    CALLED();
+    return load(module, path);
+}
+
+int cuLibraryLoadData(void **library, const void *data, int *a, void **b, unsigned c, int *d, void **e, unsigned f) {
+    CALLED();
+    int right = a == (void *)1 && b == (void *)2 && c == 3 && d == (void *)4 && e == (void *)5 && f == 6;
+    return right ? load(library, data) : WRONG_ARGUMENTS;
+}
+
+int cuLinkAddData_v2(void *link, int type, void *data, size_t size, const char *name, unsigned a, int *b, void **c) {
+    CALLED();
+    void *unused;
+    int right = link == (void *)1 && name != NULL && a == 2 && b == (void *)3 && c == (void *)4;
+    return right && type == 1 && strlen(data) + 1 == size ? load(&unused, data) : WRONG_ARGUMENTS;
+}
+
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+    CALLED();
+    *function = module;
+    return name[0] == 'k' ? SUCCESS : NOT_FOUND;
+}
+
+int cuLibraryGetKernel(void **kernel, void *library, const char *name) {
+    CALLED();
+    *kernel = library;
+    return name[0] == 'k' ? SUCCESS : NOT_FOUND;
+}
+
+int cuLibraryGetModule(void **module, void *library) {
+    CALLED();
+    *module = (char *)library + 1000;
+    return SUCCESS;
 }
 
 /* In no list: a function of a driver that is newer than the library under test. */

@@ -7,6 +7,7 @@
     reason = "a helper that fails fails its test"
 )]
 
+mod code;
 mod copies;
 mod coverage;
 mod graphs;

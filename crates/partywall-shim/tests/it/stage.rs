@@ -47,6 +47,7 @@ fn built() -> &'static Built {
         compile("driver.c", &driver, &flags, &[]);
         compile("nvml.c", &driver.with_file_name("libnvidia-ml.so.1"), &["-shared", "-fPIC"], &[]);
         compile("program.c", &folder.path().join("program"), &["-pthread"], &[]);
+        compile("code.c", &folder.path().join("code"), &[], &[]);
         compile("copying.c", &folder.path().join("copying"), &["-pthread"], &[]);
         compile("graphs.c", &folder.path().join("graphs"), &["-pthread"], &[]);
         compile("resized.c", &folder.path().join("resized"), &["-pthread"], &[]);

@@ -3,24 +3,32 @@
 //! # Problem
 //!
 //! A program computes with logical addresses, and every instruction that goes to global memory has to go to where the bytes are. What is
-//! missed or mistranslated computes wrong results without a word, so whatever is not understood makes the whole kernel be refused.
+//! missed or mistranslated computes wrong results without a word, so whatever is not understood makes the whole module be refused.
 //!
 //! # Approach
 //!
-//! Before each access its address is translated into a register of ours, by some ten instructions without a branch or a table; the
-//! access takes that register. In the mapped address `2 a - a mod s + (mapped - 2 logical)`, where `s` is the length of a stretch, the bit of `s` is clear; the
-//! parity of the mask's other bits says whether it has to be set. Aligned vectors never reach over a stretch, so an access has one address.
+//! One walk. Before each access its address is translated into a register of ours, by some ten instructions without a branch or a table; the
+//! access takes that register. Aligned vectors never reach over a stretch, so an access has one address. On the same walk accesses may be
+//! *fenced*, which happens to the address before it is translated, and *told to leave first*, which happens to the opcode.
 //!
-//! Addresses that are not the arena's (variables of the module, host memory) stay as they are if that is asked for ([`Pointers::Any`]), at
-//! the price of a comparison and a choice. Otherwise every pointer is taken to be the arena's, and who takes the address of a variable of the module is refused.
+//! A module that was rewritten bears a *mark*, an unused variable whose name follows from what was asked for. It stays in what `ptxas` makes of
+//! it, so compiled code can be told from code that was never rewritten, or for another arena.
+//!
+//! | pointers | what an access that is not the arena's does |
+//! |---|---|
+//! | [`Pointers::Arena`] | there is none: every pointer is taken to be the arena's, and who takes the address of a variable of the module is refused, unless it only goes to the driver |
+//! | [`Pointers::Any`] | stays as it is (variables of the module, host memory), at the price of a comparison and a choice |
+//! | [`Pointers::Fenced`] | goes to some byte of the arena |
 //!
 //! | instruction | what happens |
 //! |---|---|
 //! | `ld`, `st`, `atom`, `red`, `prefetch`, `discard`, `applypriority` with `.global`; `cp.async` from global memory | translated |
 //! | the same with `.shared`, `.local`, `.const`, `.param` | stays |
-//! | the same without any: a generic address | refused |
+//! | the same without any: a generic address | translated with `Any`, else refused |
+//! | a variable of the module by its name | stays; refused with `Fenced` |
 //! | bulk and tensor copies, `multimem`, matrix fragments from global memory, textures, surfaces | refused |
-//! | calls of functions that are not in the module | refused |
+//! | calls of functions that are not in the module | refused, but for two of the driver's (assertions, printing) |
+//! | anything else with an address that is not of shared memory | refused |
 //!
 //! # Scenarios (the tests bear these names)
 //!
@@ -28,11 +36,16 @@
 //! - T2: what is not an access to global memory stays as it is, to the last blank.
 //! - T3: what is not understood is refused, by name and line.
 //! - T4: accesses of a best-effort tenant are told to go first when there is no room.
+//! - T5: behind a fence every access goes to the arena and to its color, whatever the address.
+//! - T6: compiled code can be told apart by its mark.
 
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use super::access::{Access, access, address, tells};
+use super::eviction::{MAKE_POLICY, POLICY, demoted, hinted};
 use super::source::{Function, Instruction, Module, SourceError, read};
+use super::translation::{REGISTERS, RESULT, translation};
 use crate::coloring::Coloring;
 
 /// Which addresses a kernel's accesses may have.
@@ -42,6 +55,8 @@ pub enum Pointers {
     Arena,
     /// Others as well, which stay as they are.
     Any,
+    /// Whatever they are, they are made into the arena's.
+    Fenced,
 }
 
 /// What is wanted.
@@ -60,9 +75,20 @@ pub struct Options {
 pub struct Rewritten {
     /// The whole text.
     pub text: String,
+    /// What was done to each function, in their order.
+    pub functions: Vec<Done>,
+}
+
+/// What was done to a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Done {
+    /// What it is called.
+    pub name: String,
+    /// Whether it is a kernel.
+    pub is_entry: bool,
     /// Accesses that are translated.
     pub translated: usize,
-    /// Accesses that are told to leave the L2 first.
+    /// Accesses that are told to leave the L2 first, and policies that were changed to that.
     pub evict_first: usize,
 }
 
@@ -72,6 +98,14 @@ pub enum RewriteError {
     /// It cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// Its addresses have 32 bits.
+    #[error(
+        "its addresses have {0} bits; only those of 64 can be translated: it should say `.address_size 64`"
+    )]
+    AddressSize(u32),
+    /// It bears a mark.
+    #[error("it has been rewritten before: it has the variable {0}")]
+    Again(String),
     /// It has what cannot be translated.
     #[error("{}", list(.0))]
     Refused(Vec<Refusal>),
@@ -104,23 +138,39 @@ fn list(refusals: &[Refusal]) -> String {
     text.trim_end().to_owned()
 }
 
-/// What an instruction does to memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Access {
-    /// Nothing that an arena has to do with.
-    None,
-    /// Goes to global memory by this operand.
-    Global { operand: usize },
-    /// Cannot be translated.
-    Refused(&'static str),
+/// How all marks begin.
+const MARK: &str = "partywall_arena_";
+
+impl Options {
+    /// The name that a rewritten module has as a variable, and with it what is compiled from it.
+    pub fn mark(&self) -> String {
+        format!("{MARK}{:016x}", fnv1a(self.to_string().as_bytes()))
+    }
+
+    /// Whether compiled code bears the mark.
+    pub fn is_on(&self, image: &[u8]) -> bool {
+        let mark = self.mark();
+        image.windows(mark.len()).any(|found| found == mark.as_bytes())
+    }
 }
 
-const GENERIC: &str = "its address is a generic one, which may be anything's";
-const BULK: &str = "it copies more than a stretch at a time";
-const FRAGMENT: &str = "it reaches over several stretches";
-const OBJECT: &str = "its address is in an object that is not seen here";
-const FOREIGN: &str = "what it calls is not in the module";
-const VARIABLE: &str = "it takes the address of a variable of the module, which is outside the arena";
+/// Fowler, Noll and Vo's hash of 64 bits: the same on every machine and in every version.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// What is to happen to an instruction.
+struct Plan<'a> {
+    instruction: &'a Instruction<'a>,
+    /// What comes before it.
+    before: String,
+    opcode: Option<String>,
+    /// The operand that is the address.
+    operand: Option<Range<usize>>,
+    takes_policy: bool,
+}
 
 /// Puts the accesses of all functions through the translation.
 ///
@@ -128,200 +178,83 @@ const VARIABLE: &str = "it takes the address of a variable of the module, which 
 /// Where the text cannot be read, or anything in it cannot be translated: then all of that is named, and nothing is rewritten.
 pub fn rewrite(text: &str, options: &Options) -> Result<Rewritten, RewriteError> {
     let module = read(text)?;
+    if module.header.address_bits != 64 {
+        return Err(RewriteError::AddressSize(module.header.address_bits));
+    }
+    if let Some(mark) = module.globals.iter().find(|name| name.starts_with(MARK)) {
+        return Err(RewriteError::Again((*mark).to_owned()));
+    }
     let mut edits = Edits { text, done: 0, output: String::with_capacity(text.len() * 2) };
-    let (mut refused, mut translated, mut evict_first) = (Vec::new(), 0, 0);
+    // Weak, so that modules that are linked together may all have it.
+    edits.insert(module.begin, &format!(".weak .global .align 4 .u32 {};\n", options.mark()));
+    let (mut refused, mut functions) = (Vec::new(), Vec::new());
     for function in &module.functions {
-        let mut is_declared = false;
-        for instruction in &function.instructions {
-            let access = match access(&module, instruction, options.pointers) {
-                Access::None => continue,
-                Access::Refused(why) => {
-                    refused.push(refusal(function, instruction, why));
-                    continue;
-                }
-                Access::Global { operand } => instruction.operands[operand].clone(),
-            };
-            let Some(address) = Address::of(&text[access.clone()]) else {
-                refused.push(refusal(function, instruction, "its address is not understood"));
-                continue;
-            };
-            // A variable of the module has a fixed place outside the arena.
-            if !address.base.starts_with('%') {
-                continue;
-            }
-            if !is_declared {
-                edits.insert(function.begin, REGISTERS);
-                is_declared = true;
-            }
-            edits.insert(instruction.place.start, &translation(&address, options));
-            if let Some(opcode) = hinted(instruction).filter(|_| options.evict_first) {
-                edits.replace(instruction.opcode_place.clone(), &opcode);
-                evict_first += 1;
-            }
-            edits.replace(access, &format!("[{RESULT}]"));
-            translated += 1;
+        let plans = plans(&module, function, options, &mut refused);
+        let count = |which: fn(&Plan<'_>) -> bool| plans.iter().filter(|plan| which(plan)).count();
+        functions.push(Done {
+            name: function.name.to_owned(),
+            is_entry: function.is_entry,
+            translated: count(|plan| plan.operand.is_some()),
+            evict_first: count(|plan| plan.opcode.is_some()),
+        });
+        if count(|plan| plan.operand.is_some()) > 0 {
+            edits.insert(function.begin, REGISTERS);
         }
+        if count(|plan| plan.takes_policy) > 0 {
+            edits.insert(function.begin, MAKE_POLICY);
+        }
+        plans.iter().for_each(|plan| edits.carry_out(plan));
     }
     if !refused.is_empty() {
         return Err(RewriteError::Refused(refused));
     }
-    Ok(Rewritten { text: edits.finish(), translated, evict_first })
+    Ok(Rewritten { text: edits.finish(), functions })
 }
 
-fn refusal(function: &Function<'_>, instruction: &Instruction<'_>, why: &'static str) -> Refusal {
-    let (function, opcode) = (function.name.to_owned(), instruction.opcode.to_owned());
-    Refusal { function, line: instruction.line, opcode, why }
-}
-
-/// What an instruction does to memory.
-fn access(module: &Module<'_>, instruction: &Instruction<'_>, pointers: Pointers) -> Access {
-    let parts: Vec<&str> = instruction.parts().collect();
-    let has = |part: &str| parts.contains(&part);
-    let space = |operand: usize| {
-        let elsewhere = |part: &&str| {
-            let part = part.split("::").next().unwrap_or_default();
-            matches!(part, "shared" | "local" | "const" | "param")
-        };
-        if has("global") {
-            Access::Global { operand }
-        } else if parts.iter().any(elsewhere) {
-            Access::None
-        } else {
-            Access::Refused(GENERIC)
+/// What is to happen to the instructions of a function.
+fn plans<'a>(
+    module: &Module<'a>,
+    function: &'a Function<'a>,
+    options: &Options,
+    refused: &mut Vec<Refusal>,
+) -> Vec<Plan<'a>> {
+    let mut plans = Vec::new();
+    let tells = tells(module, function, options.pointers);
+    for instruction in &function.instructions {
+        let mut plan =
+            Plan { instruction, before: String::new(), opcode: None, operand: None, takes_policy: false };
+        if options.evict_first {
+            plan.opcode = demoted(instruction);
         }
-    };
-    match parts[0] {
-        "cp" if has("bulk") => Access::Refused(BULK),
-        // `cp.async.wait_group` and the like have no address.
-        "cp" if has("shared") && has("global") => Access::Global { operand: 1 },
-        "ld" | "ldu" | "atom" => space(1),
-        // These only ever go to shared memory of a cluster.
-        "st" | "red" if has("async") => Access::None,
-        "st" | "red" | "discard" | "applypriority" => space(0),
-        "prefetch" if has("tensormap") => Access::Refused(OBJECT),
-        "prefetch" => space(0),
-        "prefetchu" => Access::Refused(GENERIC),
-        "multimem" => Access::Refused(OBJECT),
-        "wmma" if has("load") || has("store") => match space(0) {
-            Access::None => Access::None,
-            _ => Access::Refused(FRAGMENT),
-        },
-        "tex" | "tld4" | "suld" | "sust" | "sured" | "tensormap" => Access::Refused(OBJECT),
-        "call" if !calls_own(module, instruction) => Access::Refused(FOREIGN),
-        "mov" | "cvta" if pointers == Pointers::Arena && names_variable(module, instruction) => {
-            Access::Refused(VARIABLE)
-        }
-        _ => Access::None,
-    }
-}
-
-/// Whether what is called is a function with a body of the same module, and so rewritten itself.
-fn calls_own(module: &Module<'_>, instruction: &Instruction<'_>) -> bool {
-    let names = (0..instruction.operands.len()).filter_map(|index| instruction.operand(module, index));
-    names.into_iter().any(|name| module.functions.iter().any(|function| function.name == name))
-}
-
-fn names_variable(module: &Module<'_>, instruction: &Instruction<'_>) -> bool {
-    let source = instruction.operand(module, 1).unwrap_or_default();
-    let name = source.split(['+', '-', ' ', '(', ')']).find(|part| !part.is_empty()).unwrap_or_default();
-    let name =
-        if name == "generic" { source.trim_start_matches("generic(").trim_end_matches(')') } else { name };
-    module.globals.contains(&name)
-}
-
-/// An address as an instruction has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Address<'a> {
-    base: &'a str,
-    offset: i64,
-}
-
-impl<'a> Address<'a> {
-    /// `[base]`, `[base+16]`, `[ base + -16 ]`.
-    fn of(operand: &'a str) -> Option<Self> {
-        let inner = operand.strip_prefix('[')?.strip_suffix(']')?.trim();
-        let end = inner.find(['+', ' ', '-']).unwrap_or(inner.len());
-        let (base, rest) = inner.split_at(end);
-        let rest = rest.trim();
-        let offset = match rest.strip_prefix('+') {
-            _ if rest.is_empty() => 0,
-            Some(offset) => number(offset.trim())?,
-            None => number(rest)?,
+        let found = match access(module, instruction, options.pointers, tells) {
+            Access::None => Ok(None),
+            Access::Refused(why) => Err(why),
+            // An instruction that lacks operands is for `ptxas` to name.
+            Access::Global { operand } => instruction.operands.get(operand).map_or(Ok(None), |place| {
+                let found = address(module, function, &module.text[place.clone()], options.pointers)?;
+                Ok(found.map(|found| (found, place.clone())))
+            }),
         };
-        (!base.is_empty()).then_some(Self { base, offset })
+        match found {
+            Err(why) => {
+                let (function, opcode) = (function.name.to_owned(), instruction.opcode.to_owned());
+                refused.push(Refusal { function, line: instruction.line, opcode, why });
+            }
+            Ok(None) => {}
+            Ok(Some((address, place))) => {
+                plan.before = translation(&address, &options.coloring, options.pointers);
+                plan.operand = Some(place);
+                if let Some(hinted) = hinted(&module.header, instruction).filter(|_| options.evict_first) {
+                    plan.opcode = Some(hinted.opcode);
+                    plan.takes_policy = hinted.takes_policy;
+                }
+            }
+        }
+        if plan.operand.is_some() || plan.opcode.is_some() {
+            plans.push(plan);
+        }
     }
-}
-
-fn number(text: &str) -> Option<i64> {
-    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(digits) => i64::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    }
-}
-
-/// Our registers; no compiler's have such names.
-const REGISTERS: &str = "\n\t.reg .b64 \t%partywall_a, %partywall_b, %partywall_c;\n\t.reg .b32 \t%partywall_q;\n\t.reg .pred \t%partywall_p;";
-
-/// The register that has the mapped address in the end.
-const RESULT: &str = "%partywall_b";
-
-/// Instructions that translate an address.
-fn translation(address: &Address<'_>, options: &Options) -> String {
-    let coloring = &options.coloring;
-    let (stretch, logical) = (coloring.stretch(), coloring.logical());
-    let constant = coloring.mapped().wrapping_sub(logical.wrapping_mul(2)).cast_signed();
-    let mut text = String::new();
-    let mut add = |instruction: String| {
-        text += &instruction;
-        text += ";\n\t";
-    };
-    let from = if address.offset == 0 {
-        address.base
-    } else {
-        add(format!("add.s64 \t%partywall_a, {}, {}", address.base, address.offset));
-        "%partywall_a"
-    };
-    // Twice the address, without what is within the stretch once.
-    add(format!("and.b64 \t%partywall_c, {from}, {}", stretch - 1));
-    add(format!("shl.b64 \t{RESULT}, {from}, 1"));
-    add(format!("sub.s64 \t{RESULT}, {RESULT}, %partywall_c"));
-    if constant != 0 {
-        add(format!("add.s64 \t{RESULT}, {RESULT}, {constant}"));
-    }
-    // The parity of the other bits says which of the two stretches it is.
-    add(format!("cvt.u32.u64 \t%partywall_q, {RESULT}"));
-    add(format!("and.b32 \t%partywall_q, %partywall_q, {}", coloring.mask() & !(stretch as u32)));
-    add("popc.b32 \t%partywall_q, %partywall_q".to_owned());
-    if coloring.is_odd() {
-        add("xor.b32 \t%partywall_q, %partywall_q, 1".to_owned());
-    }
-    add(format!("shl.b32 \t%partywall_q, %partywall_q, {}", stretch.trailing_zeros()));
-    add(format!("and.b32 \t%partywall_q, %partywall_q, {stretch}"));
-    add("cvt.u64.u32 \t%partywall_c, %partywall_q".to_owned());
-    add(format!("or.b64 \t{RESULT}, {RESULT}, %partywall_c"));
-    if options.pointers == Pointers::Any {
-        add(format!("sub.s64 \t%partywall_c, {from}, {}", logical.cast_signed()));
-        add(format!("setp.lt.u64 \t%partywall_p, %partywall_c, {}", coloring.length()));
-        add(format!("selp.b64 \t{RESULT}, {RESULT}, {from}, %partywall_p"));
-    }
-    text
-}
-
-/// The opcode with the hint that what is accessed may leave the L2 first; `None` where it has a hint already, or cannot have this one.
-fn hinted(instruction: &Instruction<'_>) -> Option<String> {
-    let parts: Vec<&str> = instruction.parts().collect();
-    let may = matches!(parts[..], ["ld" | "st", "global", ..])
-        || matches!(parts[..], ["ld" | "st", "weak", "global", ..]);
-    let is_plain = parts
-        .iter()
-        .all(|part| !part.contains("::") && !matches!(*part, "ca" | "cg" | "cs" | "cv" | "lu" | "wb" | "wt"));
-    if !may || !is_plain {
-        return None;
-    }
-    let global = parts.iter().position(|part| *part == "global")?;
-    let mut hinted = parts.clone();
-    hinted.insert(global + 1, "cs");
-    Some(hinted.join("."))
+    plans
 }
 
 /// Text that is put together from the old one and what takes the place of parts of it, in their order.
@@ -332,6 +265,20 @@ struct Edits<'a> {
 }
 
 impl Edits<'_> {
+    fn carry_out(&mut self, plan: &Plan<'_>) {
+        let instruction = plan.instruction;
+        self.insert(instruction.place.start, &plan.before);
+        if let Some(opcode) = &plan.opcode {
+            self.replace(instruction.opcode_place.clone(), opcode);
+        }
+        if let Some(operand) = &plan.operand {
+            self.replace(operand.clone(), &format!("[{RESULT}]"));
+        }
+        if let Some(last) = instruction.operands.last().filter(|_| plan.takes_policy) {
+            self.insert(last.end, &format!(", {POLICY}"));
+        }
+    }
+
     fn insert(&mut self, at: usize, new: &str) {
         self.replace(at..at, new);
     }

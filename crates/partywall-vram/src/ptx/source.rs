@@ -13,10 +13,25 @@ pub const TEXT_MAX: usize = 256 << 20;
 pub struct Module<'a> {
     /// The whole text.
     pub text: &'a str,
+    /// What its first directives say.
+    pub header: Header,
+    /// Where the first declaration begins.
+    pub begin: usize,
     /// Functions with a body, in their order.
     pub functions: Vec<Function<'a>>,
     /// Names of variables that the module has in global memory or refers to there.
     pub globals: Vec<&'a str>,
+}
+
+/// What a module says of itself; 0 where it does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Header {
+    /// Of the language, `.version 8.7`: 807.
+    pub version: u32,
+    /// `.target sm_90a`: 90.
+    pub target: u32,
+    /// `.address_size 64`.
+    pub address_bits: u32,
 }
 
 /// A function with a body.
@@ -28,6 +43,8 @@ pub struct Function<'a> {
     pub is_entry: bool,
     /// Where its body begins: the place behind the brace.
     pub begin: usize,
+    /// Registers as they are declared; `%r<9>` is `%r`.
+    pub registers: Vec<&'a str>,
     /// Its instructions.
     pub instructions: Vec<Instruction<'a>>,
 }
@@ -85,15 +102,41 @@ pub fn read(text: &str) -> Result<Module<'_>, SourceError> {
     }
     let tokens = tokens(text)?;
     let mut reader = Reader { text, tokens, next: 0 };
-    let mut module = Module { text, functions: Vec::new(), globals: Vec::new() };
+    let header = Header::default();
+    let mut module = Module { text, header, begin: text.len(), functions: Vec::new(), globals: Vec::new() };
     while let Some(token) = reader.peek() {
         match token.text(text) {
-            directive if ends_with_its_line(directive) => reader.line(),
+            directive if ends_with_its_line(directive) => {
+                module.header.learn(directive, reader.word_after());
+                reader.line();
+            }
             ".section" => reader.section()?,
-            _ => reader.declaration(&mut module)?,
+            _ => {
+                module.begin = module.begin.min(token.begin);
+                reader.declaration(&mut module)?;
+            }
         }
     }
     Ok(module)
+}
+
+impl Header {
+    fn learn(&mut self, directive: &str, word: &str) {
+        let number = |text: &str| text.parse::<u32>().unwrap_or_default();
+        match directive {
+            ".version" => {
+                let (major, minor) = word.split_once('.').unwrap_or((word, "0"));
+                self.version = number(major).saturating_mul(100).saturating_add(number(minor));
+            }
+            ".target" => {
+                let digits =
+                    word.trim_start_matches("sm_").trim_end_matches(|last: char| last.is_ascii_alphabetic());
+                self.target = number(digits);
+            }
+            ".address_size" => self.address_bits = number(word),
+            _ => {}
+        }
+    }
 }
 
 impl<'a> Instruction<'a> {
@@ -192,6 +235,11 @@ impl<'a> Reader<'a> {
         Ok(token)
     }
 
+    /// The word behind the next one, or nothing.
+    fn word_after(&self) -> &'a str {
+        self.tokens.get(self.next + 1).map_or("", |token| token.text(self.text))
+    }
+
     fn is(&self, sign: &str) -> bool {
         self.peek().is_some_and(|token| token.text(self.text) == sign)
     }
@@ -235,6 +283,7 @@ impl<'a> Reader<'a> {
                         name: name.unwrap_or_default(),
                         is_entry,
                         begin: token.end,
+                        registers: Vec::new(),
                         instructions: Vec::new(),
                     };
                     self.body(token, &mut function)?;
@@ -277,6 +326,12 @@ impl<'a> Reader<'a> {
                     let opcode = self.take(token, "an instruction")?;
                     let guard = &self.text[token.begin..guard.end];
                     function.instructions.push(self.instruction(token, Some(guard), opcode)?);
+                }
+                ".reg" => {
+                    let begin = self.next;
+                    self.statement(token)?;
+                    let words = self.tokens[begin..self.next].iter().map(|token| token.text(self.text));
+                    function.registers.extend(words.filter(|word| starts_a_name(word)));
                 }
                 word if word.starts_with('.') => {
                     self.next -= 1;

@@ -1,7 +1,12 @@
 //! `partywall vram`.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 use partywall_core::units::Bytes;
+use partywall_vram::ptx::order::OrderError;
+use partywall_vram::ptx::rewrite::Options;
 
 use super::GpuChoice;
 
@@ -23,6 +28,16 @@ pub enum VramCommand {
     /// Be one of the two: what `interfere` starts.
     #[command(hide = true)]
     Neighbour,
+    /// Rewrite PTX so that its accesses to global memory go to a colored arena.
+    ///
+    /// What cannot be translated is named with its line, and then nothing is written and the exit status is 2. What is not touched stays as it is.
+    Rewrite(RewriteArguments),
+    /// Be `ptxas` for Triton and others that call it: rewrite kernels for the arena in force, then assemble them.
+    ///
+    /// The arena is the one of --arena or, without it, of PARTYWALL_ARENA; without either, everything is passed on as it is. The exit status is
+    /// that of the assembler, or 2 where a kernel cannot be rewritten. `--version` also tells the arena, so that compilers that ask for it,
+    /// as Triton does, keep rewritten kernels apart from others in their caches.
+    Ptxas(PtxasArguments),
 }
 
 /// Whose the pages are.
@@ -107,6 +122,57 @@ pub struct InterfereArguments {
     /// Print as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `partywall vram rewrite`.
+#[derive(Debug, Args)]
+pub struct RewriteArguments {
+    /// The PTX.
+    pub file: PathBuf,
+    /// Where the arena is and what is to be done: `mask=M,logical=A,mapped=B,length=L,parity=even|odd`, and perhaps
+    /// `,pointers=arena|any|fenced` and `,evict-first`.
+    ///
+    /// The mask has the address bits whose parity is the side; stretches are as long as its lowest bit. `length` bytes are seen at `logical`,
+    /// in twice as many that are mapped at `mapped`. Addresses outside: there are none (`arena`), they stay as they are (`any`), or they are
+    /// made into some of the arena (`fenced`). With `evict-first` what is accessed leaves the L2 before anything else.
+    #[arg(long, value_name = "ARENA", value_parser = arena)]
+    pub arena: Options,
+    /// Where to write it. Without it: standard output.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print what was done to each function as JSON instead of the text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partywall vram ptxas`.
+#[derive(Debug, Args)]
+#[command(after_help = PTXAS_EXAMPLES)]
+pub struct PtxasArguments {
+    /// The assembler itself. With --install once for each, as `ptxas` and `ptxas-blackwell`.
+    #[arg(long, value_name = "FILE", required = true)]
+    pub real: Vec<PathBuf>,
+    /// The arena, as `partywall vram rewrite` takes it.
+    #[arg(long, value_name = "ARENA", value_parser = arena)]
+    pub arena: Option<Options>,
+    /// Append a line of JSON for each file that was rewritten or refused.
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Assemble nothing, but write a program of the same name for each assembler into a folder, and print the environment in which
+    /// Triton and PyTorch use it.
+    #[arg(long, value_name = "DIR", conflicts_with = "words")]
+    pub install: Option<PathBuf>,
+    /// What the assembler is called with.
+    #[arg(last = true, value_name = "ARGUMENT")]
+    pub words: Vec<OsString>,
+}
+
+const PTXAS_EXAMPLES: &str = "Examples:
+  partywall vram ptxas --real /usr/local/cuda/bin/ptxas -- -arch=sm_90a kernel.ptx -o kernel.cubin
+  eval \"$(partywall vram ptxas --real $BIN/ptxas --arena $ARENA --install wrapped)\"";
+
+fn arena(text: &str) -> Result<Options, String> {
+    text.parse().map_err(|error: OrderError| error.to_string())
 }
 
 /// `partywall vram map`.

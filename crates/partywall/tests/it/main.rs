@@ -16,6 +16,7 @@ mod launches;
 mod measure;
 mod patience;
 mod promises;
+mod ptx;
 mod simulated;
 mod slices;
 mod squeezed;

@@ -47,10 +47,13 @@ pub(super) fn figure(report: &ComparisonReport) -> Option<Picture> {
     })
 }
 
+/// A policy, and its mean by rate.
+type Line = (Cow<'static, str>, Vec<(f64, f64)>);
+
 fn panel(settings: &[&Setting], cache: u64, area: Area, values: &[f64], ends: (f64, f64)) -> Markup {
     let y = Scale::log(values.iter().copied(), (area.bottom, area.top));
     let x = Scale::linear(ends, (area.left + 6.0, area.right - 6.0));
-    let lines: Vec<(Cow<'static, str>, Vec<(f64, f64)>)> = settings.first().map_or_else(Vec::new, |first| {
+    let lines: Vec<Line> = settings.first().map_or_else(Vec::new, |first| {
         let line = |policy: &Cow<'static, str>| {
             let mut line: Vec<(f64, f64)> = settings
                 .iter()
