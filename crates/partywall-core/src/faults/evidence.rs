@@ -9,7 +9,7 @@
 //!
 //! One driver was watched (580.159, on an H200). After an illegal address all clients got 700, two of them that computed within 0.3 ms
 //! of each other; after a `trap` all got 719, a client that computed 0.37 s after the culprit; one that was idle got either
-//! with its next call, seconds later. The log called every client "error trigging". So there an illegal address is nobody's
+//! with its next call, seconds later. The log called every client "error trigging", and one of them first, which was not the culprit. So there an illegal address is nobody's
 //! for certain. After a device-side assertion the culprit alone got 710, and the others computed on.
 
 use std::fmt;

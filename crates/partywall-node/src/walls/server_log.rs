@@ -1,8 +1,12 @@
 //! The MPS server's log: whether it names processes in connection with a fault.
 //!
 //! The server writes to a file of the log directory, and to what its daemon was given for an output where that stays in the foreground.
-//! //! Its text is documented nowhere and differs between drivers, so a line only counts if it speaks of a fault and has the id of a process
+//! Its text is documented nowhere and differs between drivers, so a line only counts if it speaks of a fault and has the id of a process
 //! that is looked for, which is a whole number there. Where nothing of that kind is written, nothing is found.
+//!
+//! Driver 580 says of one client that it "encountered a fatal GPU error", and then of each of them in turn that it is "error trigging". The one was
+//! the culprit in one fault on an H200 and an innocent one in the next: the client that had been there longest in both. So a log that blames more
+//! than one names nobody.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,6 +18,9 @@ const FAULT: [&str; 3] = ["fault", "fatal", "exception"];
 
 /// What is said of clients that only suffer from it, or leave.
 const CONSEQUENCE: [&str; 3] = ["disconnect", "exit", "waiting"];
+
+/// What is said of whom the server takes for the cause: of all clients, by a driver that does not know.
+const BLAMED: [&str; 2] = ["error trigging", "error triggering"];
 
 /// Read at once, from the end: what was written since the last look is a few lines.
 const READ_BYTES: u64 = 64 << 10;
@@ -67,18 +74,20 @@ impl Tail {
 }
 
 fn named(text: &str, pids: &BTreeSet<u32>) -> BTreeSet<u32> {
-    let mut found = BTreeSet::new();
+    let (mut found, mut blamed) = (BTreeSet::new(), BTreeSet::new());
     for line in text.lines() {
         // The time and the process that writes, in brackets.
         let said = line.split_once("] ").map_or(line, |(_, said)| said).to_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-        if has(&FAULT) && !has(&CONSEQUENCE) {
-            let numbers =
-                said.split(|c: char| !c.is_ascii_alphanumeric()).filter_map(|word| word.parse().ok());
-            found.extend(numbers.filter(|number| pids.contains(number)));
+        let numbers = said.split(|c: char| !c.is_ascii_alphanumeric()).filter_map(|word| word.parse().ok());
+        let processes = numbers.filter(|number| pids.contains(number));
+        if has(&BLAMED) {
+            blamed.extend(processes);
+        } else if has(&FAULT) && !has(&CONSEQUENCE) {
+            found.extend(processes);
         }
     }
-    found
+    if blamed.len() > 1 { BTreeSet::new() } else { found }
 }
 
 #[cfg(test)]
@@ -113,6 +122,19 @@ mod tests {
         ] {
             assert_eq!(named(line, &pids), expected.iter().copied().collect(), "{line}");
         }
+    }
+
+    /// What driver 580 wrote on an H200 when an illegal address of another client than 966 had ended all of them.
+    #[test]
+    fn who_blames_all_names_nobody() {
+        let pids = BTreeSet::from([966, 1242]);
+        let log = "[2026-11-22 15:23:47.383 Server   789] Client {PID: 966, Context: 1} encountered a fatal GPU error.\n\
+                   [2026-11-22 15:23:47.383 Server   789] Server is handling a fatal GPU error.\n\
+                   [2026-11-22 15:23:47.383 Server   789] All clients belonging to error trigging process 966 will be torn down\n\
+                   [2026-11-22 15:23:47.383 Server   789] All clients belonging to error trigging process 1242 will be torn down\n";
+        assert_eq!(named(log, &pids), BTreeSet::new());
+        assert_eq!(named(log.lines().next().unwrap(), &pids), BTreeSet::from([966]));
+        assert_eq!(named(log, &BTreeSet::from([966])), BTreeSet::from([966]), "the only client");
     }
 
     #[test]

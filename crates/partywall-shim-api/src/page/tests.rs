@@ -43,7 +43,7 @@ fn the_layout_is_that_of_version_6() {
         ("shim.requests.times", offset_of!(Page, shim.0.requests.times), 816),
         ("shim.fault_ns", offset_of!(Page, shim.0.fault_ns), 4912),
         ("shim.fault_code", offset_of!(Page, shim.0.fault_code), 4920),
-        ("shim.squeezed_launches", offset_of!(Page, shim.0.squeezed_launches), 4992),
+        ("shim.squeezed_launches", offset_of!(Page, shim.0.squeezed_launches), 4928),
         ("shim.longest_resize_ns", offset_of!(Page, shim.0.longest_resize_ns), 4960),
         ("shim.slice_us", offset_of!(Page, shim.0.slice_us), 4968),
     ];
