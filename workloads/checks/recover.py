@@ -306,7 +306,7 @@ class Stage:
                 record["wrong"]["run"] = str(failure)
             record["mps_logs"] = self.mps_logs()
             with open(self.log, encoding="utf-8", errors="replace") as said:
-                record["node_log"] = said.read().splitlines()
+                record["node_log"] = said.read().replace(self.folder, "FOLDER").splitlines()
         return record
 
 

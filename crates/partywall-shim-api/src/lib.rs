@@ -17,6 +17,7 @@ pub mod coverage;
 pub mod driver_api;
 pub mod environment;
 pub mod frame;
+pub mod kernel_driver;
 pub mod page;
 pub mod socket;
 

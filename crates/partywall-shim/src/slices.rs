@@ -18,33 +18,15 @@
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::mem::transmute;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+use partywall_shim_api::kernel_driver::{CONTROL, Control};
 
 use crate::process::page;
 use crate::real;
 use crate::say::say;
-
-/// A *control* of the kernel's driver: what `NV_ESC_RM_CONTROL` takes, `NVOS54_PARAMETERS` in NVIDIA's published sources.
-#[derive(Debug)]
-#[repr(C)]
-struct Control {
-    client: u32,
-    object: u32,
-    command: u32,
-    flags: u32,
-    parameters: *mut u64,
-    parameters_bytes: u32,
-    /// 0 once it was done.
-    status: u32,
-}
-
-/// The request that a [`Control`] comes with: `_IOWR('F', 0x2a, Control)`.
-const CONTROL: c_ulong = 3 << 30 | (size_of::<Control>() as c_ulong) << 16 | (b'F' as c_ulong) << 8 | 0x2a;
-
-/// `NVA06C_CTRL_CMD_SET_TIMESLICE`: how long the slice of a channel group is, as a number of microseconds.
-const SET_TIMESLICE: u32 = 0xa06c_0103;
 
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 
@@ -77,7 +59,7 @@ pub(crate) fn forked() {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     // The upper half of the word is no part of a request, and some programs extend the sign.
-    if request & 0xffff_ffff == CONTROL && !argument.is_null() && real::is_open() {
+    if request as u32 == CONTROL && !argument.is_null() && real::is_open() {
         // SAFETY: this request says that such a structure is there, for the kernel to read and write.
         let control = unsafe { &mut *argument.cast::<Control>() };
         let wanted_us = page().node.slice_us.load(Ordering::Relaxed);
@@ -110,7 +92,7 @@ unsafe fn pass_on(descriptor: BorrowedFd<'_>, control: &mut Control) -> c_int {
         unsafe { transmute::<*const c_void, Ioctl>(found) }
     });
     // SAFETY: the caller's word.
-    unsafe { next(descriptor.as_raw_fd(), CONTROL, ptr::from_mut(control).cast()) }
+    unsafe { next(descriptor.as_raw_fd(), c_ulong::from(CONTROL), ptr::from_mut(control).cast()) }
 }
 
 fn remember(group: Group) {
@@ -148,17 +130,8 @@ pub(crate) fn follow() {
 
 impl Group {
     fn set(&self, wanted_us: u32, done: impl FnOnce(BorrowedFd<'_>, &mut Control) -> c_int) -> bool {
-        use std::os::fd::AsFd;
         let mut slice_us = if wanted_us == 0 { self.asked_us } else { u64::from(wanted_us) };
-        let mut control = Control {
-            client: self.client,
-            object: self.object,
-            command: SET_TIMESLICE,
-            flags: 0,
-            parameters: &raw mut slice_us,
-            parameters_bytes: size_of::<u64>() as u32,
-            status: 0,
-        };
+        let mut control = Control::of_slice(self.client, self.object, &raw mut slice_us);
         done(self.descriptor.as_fd(), &mut control) == 0 && control.status == 0
     }
 }
@@ -177,8 +150,7 @@ fn with_slice(
     mut done: impl FnMut(&mut Control) -> c_int,
     keep: impl FnOnce(Group),
 ) -> c_int {
-    let is_slice = control.command == SET_TIMESLICE && control.parameters_bytes as usize == size_of::<u64>();
-    if !is_slice || control.parameters.is_null() {
+    if !control.is_about_a_slice() {
         return done(control);
     }
     let place = control.parameters;
@@ -219,16 +191,14 @@ fn refused(wanted_us: u32, status: u32, asked_us: u64) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
+    use partywall_shim_api::kernel_driver::SET_TIMESLICE;
 
     use super::*;
 
     /// What the kernel's driver sees of a call, and what was kept of it.
     fn seen(command: u32, wanted_us: u32, refuses: Option<u64>) -> (Vec<u64>, Option<Group>) {
         let mut asked = 2_048;
-        let parameters = &raw mut asked;
-        let mut control =
-            Control { client: 1, object: 2, command, flags: 0, parameters, parameters_bytes: 8, status: 0 };
+        let mut control = Control { command, ..Control::of_slice(1, 2, &raw mut asked) };
         let (mut seen, mut kept) = (Vec::new(), None);
         let done = |control: &mut Control| {
             // SAFETY: it points to `asked`.
@@ -241,12 +211,6 @@ mod tests {
         let result = with_slice(&mut control, wanted_us, input.as_fd(), done, |group| kept = Some(group));
         assert_eq!((result, control.status, asked), (0, 0, 2_048), "the caller sees nothing of it");
         (seen, kept)
-    }
-
-    #[test]
-    fn the_layout_is_the_kernel_drivers() {
-        assert_eq!((size_of::<Control>(), CONTROL), (32, 0xc020_462a));
-        assert_eq!(std::mem::offset_of!(Control, parameters), 16);
     }
 
     #[test]

@@ -9,26 +9,10 @@ use std::ffi::{c_int, c_ulong, c_void};
 use std::mem::transmute;
 use std::sync::atomic::Ordering::Relaxed;
 
+use partywall_shim_api::kernel_driver::{CONTROL, Control};
+
 use crate::device::Device;
 use crate::device::turns::SLICE_NS;
-
-/// `NVOS54_PARAMETERS` of NVIDIA's published sources.
-#[repr(C)]
-struct Control {
-    client: u32,
-    object: u32,
-    command: u32,
-    flags: u32,
-    parameters: *mut u64,
-    parameters_bytes: u32,
-    status: u32,
-}
-
-/// `_IOWR('F', 0x2a, Control)`.
-const CONTROL: c_ulong = 0xc020_462a;
-
-/// `NVA06C_CTRL_CMD_SET_TIMESLICE`.
-const SET_TIMESLICE: u32 = 0xa06c_0103;
 
 /// Tells this library's controls from those for a real device.
 const CLIENT: u32 = u32::from_le_bytes(*b"soft");
@@ -43,19 +27,11 @@ pub(crate) fn ask(device: &Device) {
         transmute::<*mut c_void, Option<Ioctl>>(found)
     };
     let mut slice_us = SLICE_NS / 1_000;
-    let mut control = Control {
-        client: CLIENT,
-        object: 1,
-        command: SET_TIMESLICE,
-        flags: 0,
-        parameters: &raw mut slice_us,
-        parameters_bytes: size_of::<u64>() as u32,
-        status: 0,
-    };
+    let mut control = Control::of_slice(CLIENT, 1, &raw mut slice_us);
     if let Some(ioctl) = ioctl {
         // SAFETY: the structure and its parameter are there for the call. Where nobody knows such a request, as for any other file, it
         // fails, and the slice is the usual one.
-        unsafe { ioctl(device.descriptor(), CONTROL, (&raw mut control).cast()) };
+        unsafe { ioctl(device.descriptor(), c_ulong::from(CONTROL), (&raw mut control).cast()) };
     }
 }
 
@@ -65,10 +41,10 @@ pub(crate) fn ask(device: &Device) {
 /// As for the C library's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if request == CONTROL && !argument.is_null() {
+    if request as u32 == CONTROL && !argument.is_null() {
         // SAFETY: this request says that such a structure is there.
         let control = unsafe { &mut *argument.cast::<Control>() };
-        if control.client == CLIENT && control.command == SET_TIMESLICE && !control.parameters.is_null() {
+        if control.client == CLIENT && control.is_about_a_slice() {
             // SAFETY: a parameter of eight bytes, as the command says.
             let slice_us = unsafe { control.parameters.read_unaligned() };
             let taken = Device::of_this_process().is_ok_and(|device| device.set_slice(slice_us));
@@ -123,18 +99,9 @@ mod tests {
     #[test]
     fn a_control_for_another_device_goes_to_the_kernel() {
         let mut slice_us = 7;
-        let parameters = &raw mut slice_us;
-        let mut control = Control {
-            client: 1,
-            object: 1,
-            command: SET_TIMESLICE,
-            flags: 0,
-            parameters,
-            parameters_bytes: 8,
-            status: 9,
-        };
+        let mut control = Control { status: 9, ..Control::of_slice(1, 1, &raw mut slice_us) };
         // SAFETY: the structure is there, and no file has this number.
-        let result = unsafe { ioctl(-1, CONTROL, (&raw mut control).cast()) };
+        let result = unsafe { ioctl(-1, c_ulong::from(CONTROL), (&raw mut control).cast()) };
         assert_eq!((result, control.status), (-1, 9));
     }
 }

@@ -68,7 +68,13 @@ impl NodeSetting {
         if !options.is_empty() {
             setting.launches = Some(options.join(","));
         }
-        setting.launch_options().map_err(|error| format!("{error}; {RIGHT}"))?;
+        let launches = setting.launch_options().map_err(|error| format!("{error}; {RIGHT}"))?;
+        if setting.mps && launches.slice.is_some() {
+            return Err(format!(
+                "{}: clients of an MPS daemon share one turn and have no slices; {RIGHT}",
+                quoted(text)
+            ));
+        }
         Ok(setting)
     }
 

@@ -68,6 +68,8 @@ fn settings_of_a_node_are_words_and_come_back_as_written() {
         ("mps be=0sms", "is no number of SMs"),
         ("mps be=+6sms", "is no number of SMs"),
         ("mps chunks=99", "chunks are 1 to 16"),
+        ("mps slice=200us", "clients of an MPS daemon share one turn"),
+        ("time-slicing slice=20us", "a time slice is 100 us to 1000 ms"),
         ("mps sometimes", "`sometimes` says nothing about launches"),
     ] {
         let found = Place::parse(Wall::Partywall, text, None).unwrap_err();

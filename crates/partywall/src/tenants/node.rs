@@ -53,6 +53,11 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<(), Failure> {
     let server = RefCell::new(None);
     let service = |folder: &Folder, wall: Standing| -> Result<Box<dyn TenantService>, Error> {
         let serving = |error| Error::System { action: "serving tenants", error };
+        if wall.mps.is_some() && arguments.launches.is_some_and(|launches| launches.slice.is_some()) {
+            return Err(Error::Refused(
+                "slice= is for tenants that take turns, and the clients of an MPS daemon share one turn; leave it out, or choose --wall time-slicing".to_owned(),
+            ));
+        }
         let clients = wall
             .mps
             .map(|mps| -> ClientWatch { Box::new(move || mps.clients().map_err(|error| error.to_string())) });

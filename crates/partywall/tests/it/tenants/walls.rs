@@ -330,3 +330,13 @@ fn a_node_has_one_wall() {
         "{said}"
     );
 }
+
+#[test]
+fn slices_are_for_tenants_that_take_turns() {
+    let home = Home::new("wall-slices");
+    let output = home.partywall(&["node", "--wall", "mps", "--launches", "slice=200us"]).output().unwrap();
+    refused(&output, &["slice= is for tenants that take turns", "choose --wall time-slicing"]);
+    until("nothing of it is left", || !home.path().join("node/mps.json").exists());
+    let output = home.partywall(&["node", "--launches", "slice=20us"]).output().unwrap();
+    refused(&output, &["`slice=20us`", "a time slice is 100 us to 1000 ms"]);
+}
