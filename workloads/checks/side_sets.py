@@ -1,23 +1,20 @@
 #!/usr/bin/env python3
 """What it is worth to give a neighbour the SMs of one side of the chip, with everybody's data anywhere.
 
-    python3 workloads/checks/side_sets.py --sms 48,40 --seconds 6 --out side-sets.json
+    python3 workloads/checks/side_sets.py --partywall target/release/partywall --sms 48,40 --out side-sets.json
 
-A large Hopper has two halves of L2, and each SM is nearer to one. First every smallest group of SMs measures how long atomic operations on
-some addresses take: those of one side find the same addresses near. Then a latency-sensitive PyTorch program (by default ResNet-50 as a
-CUDA graph) runs alone, alone under MPS, and beside a neighbour (by default bf16 matrix products) that has some SMs: the first ones, as many of
-one side, or as many of both sides alternately. The program itself has all SMs, or the others. Prints a line each, and a record as JSON.
+A large Hopper has two halves of L2, and each SM is nearer to one. `partywall vram map` finds which. Then a latency-sensitive PyTorch
+program (by default ResNet-50 as a CUDA graph) runs alone, alone under MPS, and beside a neighbour (by default bf16 matrix products) that has
+some SMs: the first ones, as many of one side, or as many of both sides alternately. The program itself has all SMs, or the others. Prints a
+line each, and a record as JSON.
 
-Starts an MPS daemon of its own in a temporary folder and ends it. Needs CuPy and PyTorch. Exit status: 0 if all was measured, 1 otherwise."""
+Starts an MPS daemon of its own in a temporary folder and ends it. Needs PyTorch. Exit status: 0 if all was measured, 1 otherwise."""
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
 import queue
-import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,77 +25,31 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH = os.path.join(os.path.dirname(HERE), "torch")
 sys.path.insert(0, TORCH)
 
-from gpu import GROUPS_VARIABLE, Driver, SmSet  # noqa: E402
+from gpu import GROUPS_VARIABLE  # noqa: E402
 
 TENANT = os.path.join(TORCH, "tenant.py")
 LIMIT_S = 120
-ADDRESSES, CHAIN = 128, 32
-MEMORY_BYTES = 256 << 20
-# Near and far have to be so many deviations apart to be told.
-CLEAR = 3
 PAUSE_NS = 2_000_000
-SOURCE = r"""
-extern "C" __global__ void chain(unsigned* memory, const unsigned* places, int count, int length, float* cycles) {
-    for (int i = 0; i < count; ++i) {
-        unsigned* place = memory + places[i];
-        unsigned add = atomicAdd(place, 1) & 0;
-        const long long begin = clock64();
-        for (int k = 0; k < length; ++k) {
-            add = atomicAdd(place, add) & 0;
-        }
-        cycles[i] = (float)(clock64() - begin) / length + add;
-    }
-}
-"""
 
 
 class Failed(Exception):
     """What keeps it from going on."""
 
 
-def probe():
-    """Cycles of an atomic operation, by group of SMs and address."""
-    import cupy
-
-    driver = Driver()
-    count = len(driver.split())
-    kernel = cupy.RawKernel(SOURCE, "chain")
-    memory = cupy.zeros(MEMORY_BYTES // 4, dtype=cupy.uint32)
-    chance = random.Random(1)
-    places = cupy.asarray([chance.randrange(MEMORY_BYTES // 4096) * 1024 for _ in range(ADDRESSES)], dtype=cupy.uint32)
-    cupy.cuda.Device().synchronize()
-    table = []
-    for group in range(count):
-        sm_set = SmSet(driver, [group])
-        driver.call("cuCtxSetCurrent", driver.primary)
-        cycles = cupy.zeros(ADDRESSES, dtype=cupy.float32)
-        cupy.cuda.Device().synchronize()
-        for _ in range(2):
-            with cupy.cuda.ExternalStream(sm_set.stream):
-                kernel((1,), (1,), (memory, places, ADDRESSES, CHAIN, cycles))
-            driver.call("cuStreamSynchronize", ctypes.c_void_p(sm_set.stream))
-        table.append([float(x) for x in cycles.get()])
-    print(json.dumps(table))
+def sides(partywall):
+    """The side of each smallest group of SMs."""
+    words = [partywall, "vram", "map", "--memory", "1GiB", "--json"]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
+    if found.returncode:
+        raise Failed(found.stderr.strip()[-2000:])
+    return sides_in(json.loads(found.stdout))
 
 
-def sides(table):
-    """The side of each group, the first group's being 0; how far near and far are apart, in deviations; and by how many cycles."""
-    centred = [[x - statistics.median(row) for x in row] for row in table]
-    factor = centred[0]
-    for _ in range(30):
-        weights = [sum(x * y for x, y in zip(row, factor)) for row in centred]
-        factor = [sum(w * row[i] for w, row in zip(weights, centred)) for i in range(len(factor))]
-        length = sum(x * x for x in factor) ** 0.5 or 1.0
-        factor = [x / length for x in factor]
-    kinds = [x > 0 for x in factor]
-    found, gaps, rest = [], [], []
-    for row in table:
-        level = [statistics.median([x for x, kind in zip(row, kinds) if kind == which] or [0.0]) for which in (False, True)]
-        found.append(level[1] > level[0])
-        gaps.append(abs(level[1] - level[0]))
-        rest += [abs(x - level[kind]) for x, kind in zip(row, kinds)]
-    gap, deviation = statistics.median(gaps), max(statistics.median(rest) / 0.6745, 0.1)
-    return [int(side != found[0]) for side in found], gap / deviation, gap
+def sides_in(report):
+    groups = (report.get("sides") or {}).get("groups") or ""
+    if len(set(groups)) != 2:
+        raise Failed("this GPU has one side, as far as `partywall vram map` can tell")
+    return [int(side) for side in groups]
 
 
 def chosen(sides_of, how, groups):
@@ -221,18 +172,11 @@ def main():
     parser.add_argument("--be", default="gemm", help="words behind tenant.py")
     parser.add_argument("--depth", type=int, default=2, help="units that the neighbour has queued")
     parser.add_argument("--out", help="file for the record")
-    parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--partywall", default="partywall", help="the program")
     asked = parser.parse_args()
-    if asked.probe:
-        return probe()
-    table = subprocess.run([sys.executable, __file__, "--probe"], capture_output=True, text=True, timeout=LIMIT_S)
-    if table.returncode:
-        raise Failed(table.stderr.strip()[-2000:])
-    sides_of, apart, cycles = sides(json.loads(table.stdout))
-    print("sides of groups", "".join(map(str, sides_of)), f"far takes {cycles:.0f} cycles more, {apart:.1f} deviations", flush=True)
-    record = {"sides": sides_of, "far_cycles": cycles, "deviations": apart, "rows": []}
-    if apart < CLEAR:
-        raise Failed("the sides cannot be told apart")
+    sides_of = sides(asked.partywall)
+    print("sides of groups", "".join(map(str, sides_of)), flush=True)
+    record = {"sides": sides_of, "rows": []}
 
     def add(name, row, alone):
         row = {"name": name, **row}
