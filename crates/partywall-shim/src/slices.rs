@@ -40,6 +40,8 @@ struct Group {
     asked_us: u64,
     /// The one that it has, in microseconds; 0: the one that was asked for.
     slice_us: AtomicU32,
+    /// The one that was last wanted, whether it was taken or not.
+    wanted_us: AtomicU32,
     next: *const Self,
 }
 
@@ -66,8 +68,8 @@ unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c
         // SAFETY: the caller's, for this call.
         let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
         let keep = |group: Group| {
-            page().shim.slice_us.store(group.slice_us.load(Ordering::Relaxed), Ordering::Relaxed);
             remember(group);
+            publish();
         };
         // SAFETY: the arguments are the caller's.
         return with_slice(
@@ -114,17 +116,25 @@ pub(crate) fn follow() {
     // SAFETY: null or leaked by `remember`, and never changed afterwards but for atomics.
     while let Some(group) = unsafe { next.as_ref() } {
         next = group.next;
-        if group.slice_us.load(Ordering::Relaxed) != wanted_us {
+        // One that is not taken is not tried again until something else is wanted.
+        if group.wanted_us.swap(wanted_us, Ordering::Relaxed) != wanted_us {
             let taken = group.set(wanted_us, |descriptor, control| {
                 // SAFETY: its parameter is there for the call.
                 unsafe { pass_on(descriptor, control) }
             });
-            // One that is not taken is not tried again until something else is wanted.
-            group.slice_us.store(wanted_us, Ordering::Relaxed);
             if taken {
-                page().shim.slice_us.store(wanted_us, Ordering::Relaxed);
+                group.slice_us.store(wanted_us, Ordering::Relaxed);
             }
         }
+    }
+    publish();
+}
+
+/// Says in the page, which may be another node's by now, what the last group has.
+fn publish() {
+    // SAFETY: as in `follow`.
+    if let Some(last) = unsafe { GROUPS.load(Ordering::Acquire).as_ref() } {
+        page().shim.slice_us.store(last.slice_us.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -174,8 +184,9 @@ fn with_slice(
         result = done(control);
     }
     if let (0, 0, Ok(descriptor)) = (result, control.status, descriptor.try_clone_to_owned()) {
-        let (client, object, slice_us) = (control.client, control.object, AtomicU32::new(slice_us));
-        keep(Group { descriptor, client, object, asked_us, slice_us, next: ptr::null() });
+        let (client, object) = (control.client, control.object);
+        let [slice_us, wanted_us] = [slice_us, wanted_us].map(AtomicU32::new);
+        keep(Group { descriptor, client, object, asked_us, slice_us, wanted_us, next: ptr::null() });
     }
     result
 }

@@ -2,11 +2,10 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may panic as tests do")]
 
-use std::path::{Path, PathBuf};
+mod site;
+
 use std::sync::Arc;
 
-use partywall_core::catalogue::Catalogue;
-use partywall_core::soft_gpu::{FILE, SoftGpu};
 use partywall_core::units::{Bytes, Nanos};
 use partywall_driver::kernels::{
     Access, CHUNK_BYTES, Colored, Direction, Kernels, Linear, Load, Part, Passes, Range, Shape,
@@ -23,24 +22,10 @@ use proptest::test_runner::TestRunner;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-fn library() -> PathBuf {
-    let deps = std::env::current_exe().unwrap();
-    deps.parent().unwrap().join("libpartywall_softgpu.so")
-}
-
-fn folder(path: &Path) -> PathBuf {
-    let gpu = Catalogue::builtin().unwrap().get("h200").unwrap().clone();
-    let figures = SoftGpu::new(&gpu, "NVIDIA H200");
-    std::fs::write(path.join(FILE), serde_json::to_string(&figures).unwrap()).unwrap();
-    let link = path.join("libcuda.so.1");
-    std::os::unix::fs::symlink(library(), &link).unwrap();
-    link
-}
-
 fn device() -> (tempfile::TempDir, Device) {
     let directory = tempfile::tempdir().unwrap();
     // SAFETY: the library is this crate's, which behaves as documented for the driver API.
-    let cuda = unsafe { Cuda::load_from(&folder(directory.path())) }.unwrap();
+    let cuda = unsafe { Cuda::load_from(&site::folder(directory.path())) }.unwrap();
     (directory, cuda.device(0).unwrap())
 }
 

@@ -2,27 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
-use std::path::{Path, PathBuf};
+mod site;
 
-use partywall_core::catalogue::Catalogue;
-use partywall_core::soft_gpu::{FILE, SoftGpu};
 use partywall_driver::{Cuda, checks};
-
-/// The shared object, which cargo builds beside the tests.
-fn library() -> PathBuf {
-    let deps = std::env::current_exe().unwrap();
-    deps.parent().unwrap().join("libpartywall_softgpu.so")
-}
-
-/// Makes a driver folder.
-fn folder(path: &Path) -> PathBuf {
-    let gpu = Catalogue::builtin().unwrap().get("h200").unwrap().clone();
-    let figures = SoftGpu::new(&gpu, "NVIDIA H200");
-    std::fs::write(path.join(FILE), serde_json::to_string(&figures).unwrap()).unwrap();
-    let link = path.join("libcuda.so.1");
-    std::os::unix::fs::symlink(library(), &link).unwrap();
-    link
-}
 
 /// The one check that looks at the time between two calls of the host: on a busy machine the host may be interrupted there.
 const TIMED: &str = "events time a kernel";
@@ -34,7 +16,7 @@ const PATIENCE: usize = 5;
 fn the_checks_of_the_driver_crate_pass() {
     let directory = tempfile::tempdir().unwrap();
     // SAFETY: the library is this crate's, which behaves as documented for the driver API.
-    let cuda = unsafe { Cuda::load_from(&folder(directory.path())) }.unwrap();
+    let cuda = unsafe { Cuda::load_from(&site::folder(directory.path())) }.unwrap();
     let device = cuda.device(0).unwrap();
     for attempt in 1..=PATIENCE {
         let checked = checks::run(&device).unwrap();
