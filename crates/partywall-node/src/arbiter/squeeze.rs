@@ -55,7 +55,7 @@ pub const LIMIT: Nanos = Nanos::from_millis(500);
 
 /// The shortest time slice. With 50 us on an H200 (driver 580) two processes at work made no progress: what a change of hands takes is
 /// more.
-pub const SLICE_MIN: Nanos = Nanos::from_micros(100);
+pub const SLICE_MIN: Nanos = Nanos::from_micros(50);
 
 /// The shortest where several best-effort processes take turns with each other.
 pub const SHARED_SLICE: Nanos = Nanos::from_millis(1);
