@@ -22,8 +22,11 @@
 //!
 //! After start, or after tenants have changed, settings are tried one after the other from the safest on. A rejected one is left
 //! at once. The accepted one that gets most done is used. A rejected setting may be tried again after [`RETRY_FIRST`], twice as much
-//! after each further rejection: programs have phases. Where the safest is rejected there is nothing left to take away: the promise
-//! **cannot be kept**, which is said, and the safest stays.
+//! after each further rejection: programs have phases. Where all are rejected the promise **cannot be kept**, which is said, and the
+//! one with the smallest share of requests beyond stays.
+//!
+//! That a setting comes first is a guess about what is safe, and only decides what is tried first: beside some programs chunks of 6 us
+//! cost requests more than chunks of 25 us do. So one that is rejected says nothing about those after it.
 //!
 //! Nothing is concluded without requests: while LS tenants are idle a trial goes on, and costs them nothing. One that has none
 //! while others have is left out of the trial, and heard when it comes.
@@ -38,8 +41,8 @@
 //! - S1: nobody has a promise: the setting that the caller gave for that, at once.
 //! - S2: all settings keep the promise: all are tried, and the one with most progress is used.
 //! - S3: a setting that does not is left after a few requests, and others are used.
-//! - S4: in use, requests begin to be beyond: back to the next best, or to the safest.
-//! - S5: the safest does not keep it: said once, and taken back when it is kept again.
+//! - S4: in use, requests begin to be beyond: back to the next best.
+//! - S5: none keeps it: said once, and taken back when it is kept again. Where only the first does not, another is used.
 //! - S6: tenants change: what was learnt no longer counts.
 //! - S7: a rejected setting is tried again later, and later still after that.
 //! - S8: several promises: one of them rejects, all of them accept; who has no requests does neither.
@@ -112,7 +115,7 @@ pub enum Action {
         /// Its number.
         setting: usize,
     },
-    /// The promise is not kept even under the safest setting.
+    /// The promise is kept under no setting.
     CannotKeep {
         /// To whom.
         tenant: TenantId,
@@ -143,6 +146,8 @@ struct Setting {
     rate: f64,
     /// How long it is left alone after the next rejection.
     retry: Nanos,
+    /// The share of requests beyond, when it was rejected last.
+    beyond: f64,
 }
 
 /// Which setting the best-effort tenants have.
@@ -162,6 +167,8 @@ pub struct Governor {
 #[derive(Debug, Clone, Copy, Default)]
 struct Promise {
     evidence: Evidence,
+    /// Whether it has rejected a setting since one was accepted.
+    has_rejected: bool,
     cannot: bool,
 }
 
@@ -249,23 +256,18 @@ impl Governor {
     }
 
     fn reject(&mut self, now: Nanos, actions: &mut Vec<Action>) {
-        if self.at == 0 {
-            for (&tenant, promise) in &mut self.promises {
-                if promise.evidence.verdict() == Verdict::Bad {
-                    if !std::mem::replace(&mut promise.cannot, true) {
-                        actions.push(Action::CannotKeep { tenant });
-                    }
-                    promise.evidence = Evidence::default();
-                }
-            }
-            // The others are freer: there is no point in trying them before this one is good again.
-            self.settings[0].known = Known::Nothing;
-            self.on_trial = true;
-            return;
+        let mut worst = 0.0_f64;
+        for promise in self.promises.values_mut().filter(|promise| promise.evidence.verdict() == Verdict::Bad) {
+            promise.has_rejected = true;
+            worst = worst.max(promise.evidence.share_beyond());
         }
         let setting = &mut self.settings[self.at];
-        setting.known = Known::Bad { until: now.saturating_add(setting.retry) };
-        setting.retry = Nanos(setting.retry.0.saturating_mul(2)).min(RETRY_MAX);
+        setting.beyond = worst;
+        // Where all are bad one is used before its time.
+        if !matches!(setting.known, Known::Bad { until } if until > now) {
+            setting.known = Known::Bad { until: now.saturating_add(setting.retry) };
+            setting.retry = Nanos(setting.retry.0.saturating_mul(2)).min(RETRY_MAX);
+        }
         self.settle(now, actions);
     }
 
@@ -273,9 +275,18 @@ impl Governor {
         let rate = self.launches as f64 / now.saturating_sub(self.since).as_secs();
         let setting = &mut self.settings[self.at];
         (setting.known, setting.rate) = (Known::Good, rate);
+        let mut could_not = false;
         for (&tenant, promise) in &mut self.promises {
+            promise.has_rejected = false;
             if std::mem::take(&mut promise.cannot) {
                 actions.push(Action::Keeps { tenant });
+                could_not = true;
+            }
+        }
+        if could_not {
+            // The programs are in another phase.
+            for setting in self.settings.iter_mut().filter(|setting| setting.known != Known::Good) {
+                *setting = Setting { retry: RETRY_FIRST, ..Setting::default() };
             }
         }
         if self.on_trial {
@@ -285,35 +296,45 @@ impl Governor {
         self.settle(now, actions);
     }
 
-    /// The next one to try, otherwise the best.
+    /// The next one to try, otherwise the best; the one that breaks promises least where all do.
     fn settle(&mut self, now: Nanos, actions: &mut Vec<Action>) {
         let is_due = |setting: &Setting| match setting.known {
             Known::Nothing => true,
             Known::Good => false,
             Known::Bad { until } => until <= now,
         };
-        let safest_is_good = self.settings[0].known == Known::Good;
-        let next = self.settings.iter().position(is_due).filter(|&next| next == 0 || safest_is_good);
-        match next {
-            Some(next) => self.go(now, next, true, actions),
-            None => {
-                let best = self.best();
-                if best != self.at || self.on_trial {
-                    self.go(now, best, false, actions);
+        if let Some(next) = self.settings.iter().position(is_due) {
+            self.go(now, next, true, actions);
+        } else if let Some(best) = self.best() {
+            if best != self.at || self.on_trial {
+                self.go(now, best, false, actions);
+            }
+        } else {
+            for (&tenant, promise) in self.promises.iter_mut().filter(|(_, promise)| promise.has_rejected) {
+                if !std::mem::replace(&mut promise.cannot, true) {
+                    actions.push(Action::CannotKeep { tenant });
                 }
             }
+            self.go(now, self.least_bad(), true, actions);
         }
     }
 
-    /// The good one with the most progress; the present or a safer one where another is not clearly better.
-    fn best(&self) -> usize {
-        let good = |at: usize| self.settings[at].known == Known::Good;
-        let mut best = if good(self.at) { self.at } else { 0 };
-        for (at, setting) in self.settings.iter().enumerate() {
-            if good(at) && (!good(best) || setting.rate > self.settings[best].rate * (1.0 + GAIN_MIN)) {
-                best = at;
+    /// The good one with the most progress, if there is any; the present or a safer one where another is not clearly better.
+    fn best(&self) -> Option<usize> {
+        let good = |at: &usize| self.settings[*at].known == Known::Good;
+        let mut best = Some(self.at).filter(good);
+        for at in (0..self.settings.len()).filter(good) {
+            let rate = |at: usize| self.settings[at].rate;
+            if best.is_none_or(|best| rate(at) > rate(best) * (1.0 + GAIN_MIN)) {
+                best = Some(at);
             }
         }
         best
+    }
+
+    /// The rejected one with the fewest requests beyond; of equals the safest.
+    fn least_bad(&self) -> usize {
+        let share = |at: usize| self.settings[at].beyond;
+        (0..self.settings.len()).reduce(|least, at| if share(at) < share(least) { at } else { least }).unwrap_or(0)
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use partywall_core::tenant::Class;
 use partywall_core::units::Bytes;
 use partywall_core::wall::Wall;
 use partywall_driver::availability::{self, Availability};
@@ -15,7 +14,7 @@ use partywall_node::tenant::Place as TenantPlace;
 use tempfile::TempDir;
 
 use crate::node::{OwnNode, Preload, Site};
-use crate::plan::{NodeSetting, Place, Setting};
+use crate::plan::{NodeSetting, Place, Setting, Tenant};
 use crate::record::{Environment, GpuRecord, GpuSample, HostRecord, NodeRecord};
 use crate::stage::{Machine, Mps, Node, Split, sm_groups, sm_sets};
 
@@ -255,7 +254,7 @@ impl Machine for Rehearsal {
 struct NoNode;
 
 impl Node for NoNode {
-    fn admit(&mut self, _: &str, _: Class, _: TenantPlace) -> Result<BTreeMap<String, String>, String> {
+    fn admit(&mut self, _: &Tenant, _: TenantPlace) -> Result<BTreeMap<String, String>, String> {
         Ok(BTreeMap::new())
     }
     fn stands_around(&mut self, _: &str, _: u32) -> Result<(), String> {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use partywall_core::config::{Restart, WallChoice};
-use partywall_core::tenant::{Baseline, Class, Slo, TenantId};
+use partywall_core::tenant::{Baseline, TenantId};
 use partywall_core::units::{Bytes, Nanos};
 use partywall_core::wall::Wall;
 use partywall_driver::mps::Contact;
@@ -25,7 +25,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::clock;
-use crate::plan::NodeSetting;
+use crate::plan::{NodeSetting, Tenant};
 use crate::record::NodeRecord;
 use crate::stage::Node;
 
@@ -51,8 +51,7 @@ const COUNTED: [&str; 7] = [
 ];
 
 /// What of a tenant's facts is so at a moment.
-const STANDS: [&str; 5] =
-    ["graphs_cut", "graphs_whole", "graphs_unsqueezed", "longest_resize_ns", "slice_ns"];
+const STANDS: [&str; 3] = ["graphs_cut", "graphs_whole", "graphs_unsqueezed"];
 
 /// What stands around programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,10 +151,10 @@ impl OwnNode {
 impl Node for OwnNode {
     fn admit(
         &mut self,
-        name: &str,
-        class: Class,
+        tenant: &Tenant,
         TenantPlace { sms, squeezed }: TenantPlace,
     ) -> Result<BTreeMap<String, String>, String> {
+        let (name, class) = (tenant.name.as_str(), tenant.class);
         if let Some(former) = self.tenants.remove(name) {
             self.registry.remove_tenant(former);
         }
@@ -169,7 +168,7 @@ impl Node for OwnNode {
             weight: default_weight(class),
             command: vec![name.to_owned()],
             env: BTreeMap::new(),
-            slo: Slo::default(),
+            slo: tenant.slo,
             baseline: Baseline::default(),
             restart: Restart::Never,
             share: None,
@@ -208,12 +207,18 @@ fn facts(view: &TenantView) -> NodeRecord {
     let mut counted = named(&COUNTED);
     counted.insert("held_ns".to_owned(), view.held_ns.0);
     counted.insert("memory_refusals".to_owned(), view.memory.refusals);
+    // Times are written with their units there.
+    let mut stood = named(&STANDS);
+    for (name, time) in [("longest_resize_ns", view.longest_resize_ns), ("slice_ns", view.slice_ns)] {
+        stood.insert(name.to_owned(), time.0);
+    }
     NodeRecord {
         tenant: view.name.clone(),
         sms: view.sms.map(|set| set.sms().0),
         counted,
-        stood: named(&STANDS),
+        stood,
         guaranteed: view.guaranteed,
         reasons: view.reasons.clone(),
+        promise: view.promise.as_ref().map(|promise| promise.status.clone()).filter(|status| status.promised.is_some()),
     }
 }

@@ -12,7 +12,7 @@ mod place;
 use std::collections::BTreeMap;
 
 use partywall_core::measure::Evidence;
-use partywall_core::tenant::Class;
+use partywall_core::tenant::{Class, Slo};
 use partywall_core::units::Nanos;
 use partywall_core::wall::Wall;
 
@@ -85,6 +85,8 @@ pub struct Tenant {
     /// Its requests arrive at random (Poisson), so often that their rate times its median service time solo is this, which is
     /// measured first.
     pub duty: Option<f64>,
+    /// What it is promised by a node, if there is one around it.
+    pub slo: Slo,
     /// Environment variables that it gets besides ours.
     pub env: BTreeMap<String, String>,
     /// What stands in for it in a rehearsal.

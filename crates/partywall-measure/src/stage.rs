@@ -103,16 +103,11 @@ fn squeezed(share: Share, own: Option<SmSet>, split: Option<Split>) -> Result<Sm
 
 /// A node around tenants. Dropping it ends it.
 pub trait Node {
-    /// Takes in a tenant of this name, in place of an earlier one. What its processes need in their environment.
+    /// Takes in a tenant, in place of an earlier one of its name. What its processes need in their environment.
     ///
     /// # Errors
     /// Why it cannot be served.
-    fn admit(
-        &mut self,
-        name: &str,
-        class: Class,
-        place: TenantPlace,
-    ) -> Result<BTreeMap<String, String>, String>;
+    fn admit(&mut self, tenant: &Tenant, place: TenantPlace) -> Result<BTreeMap<String, String>, String>;
 
     /// Whether a tenant's process, which has used the GPU, is behind the node's wall.
     ///
@@ -528,7 +523,7 @@ impl Stage {
             Some(share) => Some(squeezed(share, sms, bench.machine.split())?),
             None => None,
         };
-        let mut variables = node.admit(&tenant.name, tenant.class, TenantPlace { sms, squeezed })?;
+        let mut variables = node.admit(tenant, TenantPlace { sms, squeezed })?;
         if setting.lower {
             variables.insert(CLIENT_PRIORITY.to_owned(), u32::from(low).to_string());
         }

@@ -24,7 +24,8 @@ pub(super) struct Evidence {
     sum: f64,
     /// Since when it was accepted the sum is not below zero.
     is_accepted: bool,
-    is_any: bool,
+    requests: u64,
+    beyond: u64,
 }
 
 impl Evidence {
@@ -32,7 +33,8 @@ impl Evidence {
     pub(super) fn take(&mut self, within: u32, beyond: u32, on_trial: bool) {
         let (hit, miss) = ((BUDGET / GOOD).ln(), ((1.0 - BUDGET) / (1.0 - GOOD)).ln());
         self.is_accepted |= !on_trial;
-        self.is_any |= within.saturating_add(beyond) > 0;
+        self.requests += u64::from(within) + u64::from(beyond);
+        self.beyond += u64::from(beyond);
         self.sum += miss * f64::from(within);
         if self.is_accepted {
             self.sum = self.sum.max(0.0);
@@ -42,12 +44,17 @@ impl Evidence {
 
     /// The trial is over; from now on it is watched.
     pub(super) fn accepted(&mut self) {
-        *self = Self { is_accepted: self.is_any, ..Self::default() };
+        *self = Self { is_accepted: self.is_any(), ..Self::default() };
     }
 
     /// Whether there were any requests.
     pub(super) const fn is_any(&self) -> bool {
-        self.is_any
+        self.requests > 0
+    }
+
+    /// The share of requests that were beyond, a fraction; 0 without any.
+    pub(super) fn share_beyond(&self) -> f64 {
+        if self.is_any() { self.beyond as f64 / self.requests as f64 } else { 0.0 }
     }
 
     pub(super) fn verdict(&self) -> Verdict {

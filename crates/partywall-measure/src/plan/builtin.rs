@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use partywall_core::tenant::Class;
+use partywall_core::tenant::{Class, Slo};
 use partywall_core::units::Nanos;
 use partywall_core::wall::Wall;
 
@@ -129,6 +129,7 @@ fn tenant(name: &str, program: &str, class: Class, load: Load, pretended_us: u64
         program: Program::BuiltIn(program.to_owned()),
         load,
         duty: None,
+        slo: Slo::default(),
         env: BTreeMap::new(),
         pretend: Pretend::BuiltIn(vec!["--service".to_owned(), format!("{pretended_us}us")]),
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use partywall_core::diagnostic::{Diagnostic, Findings, Step, quoted};
-use partywall_core::tenant::Class;
+use partywall_core::tenant::{Class, Slo};
 use partywall_core::units::Nanos;
 use partywall_core::wall::Wall;
 use serde::Deserialize;
@@ -148,6 +148,8 @@ struct TenantText {
     command: Option<Vec<String>>,
     load: Option<LoadText>,
     #[serde(default)]
+    slo: Slo,
+    #[serde(default)]
     env: BTreeMap<String, String>,
     pretend: Option<PretendText>,
 }
@@ -236,6 +238,7 @@ fn example(key: &str) -> Option<&'static str> {
         "depth" => "depth = 1",
         "period" => "period = \"10ms\"",
         "rate_per_s" => "rate_per_s = 80.0",
+        "slo" => "slo = { slowdown = 1.2 } or slo = { p99 = \"5ms\" }",
         "env" => "env = { NAME = \"value\" }",
         "pretend" => "pretend = { command = [\"python3\", \"tenant.py\", \"--fake\"] }",
         "ls" => "ls = [\"camera\"]",
@@ -376,8 +379,16 @@ impl Reader<'_> {
                 return None;
             }
         };
-        let (name, class, env) = (text.name.clone(), text.class, text.env.clone());
-        Some(Tenant { name, class, program, load, duty, env, pretend })
+        if let Some((_, problem)) = text.slo.problem() {
+            self.found.report_value(&at("slo"), problem);
+            return None;
+        }
+        if text.slo.is_some() && text.class == Class::BestEffort {
+            self.found.report_value(&at("slo"), "a promise is for latency-sensitive tenants");
+            return None;
+        }
+        let (name, class, slo, env) = (text.name.clone(), text.class, text.slo, text.env.clone());
+        Some(Tenant { name, class, program, load, duty, slo, env, pretend })
     }
 
     /// Its load, and its duty if it has one.

@@ -69,7 +69,7 @@ fn settings_of_a_node_are_words_and_come_back_as_written() {
         ("mps be=+6sms", "is no number of SMs"),
         ("mps chunks=99", "chunks are 1 to 16"),
         ("mps slice=200us", "clients of an MPS daemon share one turn"),
-        ("time-slicing slice=20us", "a time slice is 100 us to 1000 ms"),
+        ("time-slicing slice=20us", "a time slice is 50 us to 1000 ms"),
         ("mps sometimes", "`sometimes` says nothing about launches"),
     ] {
         let found = Place::parse(Wall::Partywall, text, None).unwrap_err();
@@ -95,6 +95,19 @@ fn a_duty_is_for_latency_sensitive_tenants() {
     );
     let of_be = TENANTS.to_owned() + "load = { duty = 0.3 }\n[[pair]]\n";
     assert!(wrong(&of_be).contains("a duty is for latency-sensitive tenants"));
+}
+
+#[test]
+fn a_promise_is_to_latency_sensitive_tenants() {
+    let walls = "walls = [{ wall = \"mps\" }]\n";
+    let tenants = |slo: &str| TENANTS.replacen("built_in", &format!("slo = {slo}\nbuilt_in"), 1) + "[[pair]]\n";
+    let plan = Plan::parse(&(walls.to_owned() + &tenants("{ slowdown = 1.2 }")), "plan.toml", "plan").unwrap();
+    assert_eq!(plan.tenants[0].slo.slowdown, Some(1.2));
+    assert!(!plan.tenants[1].slo.is_some());
+    assert!(wrong(&tenants("{ slowdown = 0.5 }")).contains("a slowdown of 0.5 cannot be promised"));
+    assert!(wrong(&tenants("1.2")).contains("slo = { slowdown = 1.2 }"));
+    let of_be = TENANTS.to_owned() + "slo = { p99 = \"5ms\" }\n[[pair]]\n";
+    assert!(wrong(&of_be).contains("a promise is for latency-sensitive tenants"));
 }
 
 #[test]

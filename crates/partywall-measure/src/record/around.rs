@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use partywall_core::guarantee::Status;
 use serde::{Deserialize, Serialize};
 
 /// What the node says of a tenant of its: in the runs of a cell, from their beginning to their end.
@@ -20,6 +21,8 @@ pub struct NodeRecord {
     pub guaranteed: Option<bool>,
     /// Why not.
     pub reasons: Vec<String>,
+    /// How its promise stood at their end, as the node measured it; null without one.
+    pub promise: Option<Status>,
 }
 
 /// A measurement of several that were merged.

@@ -4,13 +4,12 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use partywall_core::tenant::Class;
 use partywall_core::units::Nanos;
 use partywall_driver::mps::Contact;
 use partywall_node::tenant::Place as TenantPlace;
 
 use crate::load::Schedule;
-use crate::plan::{NodeSetting, Place, Plan};
+use crate::plan::{self, NodeSetting, Place, Plan};
 use crate::protocol::{CHECK_OK, Done, Failed, FromTenant, Line, PROTOCOL, Ready, Request, Run, ToTenant};
 use crate::record::{CellError, ErrorKind, GpuSample, NodeRecord};
 use crate::stage::{Bench, Launcher, Machine, Mps, Node, Split};
@@ -355,11 +354,11 @@ struct FakeNode {
 impl Node for FakeNode {
     fn admit(
         &mut self,
-        name: &str,
-        class: Class,
+        tenant: &plan::Tenant,
         TenantPlace { sms, squeezed }: TenantPlace,
     ) -> Result<BTreeMap<String, String>, String> {
-        self.names.push(name.to_owned());
+        let plan::Tenant { name, class, .. } = tenant;
+        self.names.push(name.clone());
         let sms = sms.map_or_else(|| "all".to_owned(), |set| set.to_string());
         let squeezed = squeezed.map_or_else(String::new, |set| format!(", squeezed {set}"));
         Ok([("NODE".to_owned(), format!("{}: {name} {class} {sms}{squeezed}", self.setting))].into())

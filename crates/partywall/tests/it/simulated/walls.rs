@@ -19,12 +19,14 @@ walls = [
     { wall = "partywall", setting = "mps be=66sms decided" },
     { wall = "green-contexts", setting = "100/32 shim" },
     { wall = "partywall", setting = "time-slicing straight" },
+    { wall = "partywall", setting = "time-slicing slice=200us" },
 ]
 [[tenant]]
 name = "request"
 class = "latency-sensitive"
 built_in = "tiny-kernels"
 load = { duty = 0.2 }
+slo = { slowdown = 1.5 }
 [[tenant]]
 name = "storm"
 class = "best-effort"
@@ -50,7 +52,7 @@ fn programs_as_they_are_run_behind_a_node_and_parts_become_one_record() {
     };
     let first = measure(&["--walls", "partywall", "--name", "first"]);
     let rows = first["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 2);
+    assert_eq!(rows.len(), 3);
     for row in rows {
         assert_eq!(row["error"], Value::Null, "{row}");
         assert!(row["be_kept"].is_f64(), "{row}");
@@ -64,6 +66,13 @@ fn programs_as_they_are_run_behind_a_node_and_parts_become_one_record() {
     // Nothing decides about launches there, and nothing confines.
     let storm = node(&first, "time-slicing straight", "storm");
     assert_eq!((&storm["sms"], count(storm, "held_ns")), (&Value::Null, 0));
+    assert_eq!((&storm["stood"]["slice_ns"], &storm["stood"]["longest_resize_ns"]), (&0.into(), &0.into()));
+    let storm = node(&first, "time-slicing slice=200us", "storm");
+    assert_eq!(storm["stood"]["slice_ns"], 200_000);
+    assert!(storm["stood"]["longest_resize_ns"].as_u64() > Some(0), "{storm}");
+    // Too few requests for more than a reason; what was promised is known.
+    assert_eq!((&request["promise"]["promised"]["slowdown"], &storm["promise"]), (&1.5.into(), &Value::Null));
+    assert_eq!(request["promise"]["verdict"], "not-guaranteed");
     assert_eq!(
         first["summary"]["request.storm.partywall.time-slicing-straight"]["be_kept"],
         rows[1]["be_kept"]
@@ -73,7 +82,7 @@ fn programs_as_they_are_run_behind_a_node_and_parts_become_one_record() {
     let both = measure(&["--continue", &part("first"), "--name", "both"]);
     let walls: Vec<&str> =
         both["rows"].as_array().unwrap().iter().map(|row| row["wall"].as_str().unwrap()).collect();
-    assert_eq!(walls, ["partywall", "partywall", "green-contexts"]);
+    assert_eq!(walls, ["partywall", "partywall", "partywall", "green-contexts"]);
     assert_eq!(both["parts"].as_array().unwrap().len(), 2);
     let (ls, be) = ("request", "storm");
     let sms = [ls, be].map(|tenant| node(&both, "100/32 shim", tenant)["sms"].clone());
