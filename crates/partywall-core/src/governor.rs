@@ -257,7 +257,8 @@ impl Governor {
 
     fn reject(&mut self, now: Nanos, actions: &mut Vec<Action>) {
         let mut worst = 0.0_f64;
-        for promise in self.promises.values_mut().filter(|promise| promise.evidence.verdict() == Verdict::Bad) {
+        for promise in self.promises.values_mut().filter(|promise| promise.evidence.verdict() == Verdict::Bad)
+        {
             promise.has_rejected = true;
             worst = worst.max(promise.evidence.share_beyond());
         }
@@ -335,6 +336,8 @@ impl Governor {
     /// The rejected one with the fewest requests beyond; of equals the safest.
     fn least_bad(&self) -> usize {
         let share = |at: usize| self.settings[at].beyond;
-        (0..self.settings.len()).reduce(|least, at| if share(at) < share(least) { at } else { least }).unwrap_or(0)
+        (0..self.settings.len())
+            .reduce(|least, at| if share(at) < share(least) { at } else { least })
+            .unwrap_or(0)
     }
 }

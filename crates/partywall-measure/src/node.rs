@@ -194,7 +194,11 @@ impl Node for OwnNode {
     }
 
     fn facts(&mut self) -> Vec<NodeRecord> {
-        self.tenants.keys().filter_map(|name| self.view(name)).map(|view| facts(&view)).collect()
+        let launches = self.registry.reader().view().launches;
+        let setting = launches.and_then(|launches| launches.setting).map(|setting| setting.to_string());
+        let facts =
+            |name: &String| Some(NodeRecord { launches: setting.clone(), ..facts(&self.view(name)?) });
+        self.tenants.keys().filter_map(facts).collect()
     }
 }
 
@@ -219,6 +223,11 @@ fn facts(view: &TenantView) -> NodeRecord {
         stood,
         guaranteed: view.guaranteed,
         reasons: view.reasons.clone(),
-        promise: view.promise.as_ref().map(|promise| promise.status.clone()).filter(|status| status.promised.is_some()),
+        launches: None,
+        promise: view
+            .promise
+            .as_ref()
+            .map(|promise| promise.status.clone())
+            .filter(|status| status.promised.is_some()),
     }
 }

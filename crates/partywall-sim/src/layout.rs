@@ -45,6 +45,8 @@ pub(crate) struct Place {
     pub(crate) memory: usize,
     /// Tenants of one domain die of each other's faults.
     pub(crate) fault_domain: usize,
+    /// How long it keeps the GPU where tenants take turns and others wait; `None`: as the driver has it.
+    pub(crate) slice: Option<Nanos>,
 }
 
 impl Place {
@@ -122,7 +124,12 @@ pub struct Node {
     pub mps: bool,
     /// How best-effort launches are decided about; `None`: they are not.
     pub launches: Option<NodeLaunches>,
+    /// The time slice of best-effort tenants, where tenants take turns; `None`: as the driver has it.
+    pub slice: Option<Nanos>,
 }
+
+/// The time slice of latency-sensitive tenants where best-effort ones have been given one: their requests are not interrupted.
+const LS_SLICE: Nanos = Nanos::from_millis(20);
 
 /// How a node decides about best-effort launches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +164,7 @@ impl Default for NodeLaunches {
 impl Default for Node {
     /// As the wall comes: clients of MPS, launches decided about.
     fn default() -> Self {
-        Self { mps: true, launches: Some(NodeLaunches::default()) }
+        Self { mps: true, launches: Some(NodeLaunches::default()), slice: None }
     }
 }
 
@@ -281,6 +288,7 @@ impl Builder<'_> {
             compact: self.compact(),
             memory: 0,
             fault_domain: self.domain(tenant),
+            slice: None,
         });
         Layout {
             dispatch,
@@ -442,6 +450,11 @@ impl Builder<'_> {
         let mut layout = self.with_caps(dispatch, node.mps, &caps);
         for (place, asked) in layout.places.iter_mut().zip(&asked) {
             place.compact = asked.is_some();
+        }
+        if let Some(slice) = node.slice {
+            for (place, member) in layout.places.iter_mut().zip(self.members) {
+                place.slice = Some(if member.class == Class::BestEffort { slice } else { LS_SLICE });
+            }
         }
         if let Some(launches) = &node.launches {
             layout.turnstile = Some(launches.turnstile);

@@ -100,8 +100,10 @@ fn a_duty_is_for_latency_sensitive_tenants() {
 #[test]
 fn a_promise_is_to_latency_sensitive_tenants() {
     let walls = "walls = [{ wall = \"mps\" }]\n";
-    let tenants = |slo: &str| TENANTS.replacen("built_in", &format!("slo = {slo}\nbuilt_in"), 1) + "[[pair]]\n";
-    let plan = Plan::parse(&(walls.to_owned() + &tenants("{ slowdown = 1.2 }")), "plan.toml", "plan").unwrap();
+    let tenants =
+        |slo: &str| TENANTS.replacen("built_in", &format!("slo = {slo}\nbuilt_in"), 1) + "[[pair]]\n";
+    let plan =
+        Plan::parse(&(walls.to_owned() + &tenants("{ slowdown = 1.2 }")), "plan.toml", "plan").unwrap();
     assert_eq!(plan.tenants[0].slo.slowdown, Some(1.2));
     assert!(!plan.tenants[1].slo.is_some());
     assert!(wrong(&tenants("{ slowdown = 0.5 }")).contains("a slowdown of 0.5 cannot be promised"));

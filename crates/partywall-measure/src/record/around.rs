@@ -21,6 +21,8 @@ pub struct NodeRecord {
     pub guaranteed: Option<bool>,
     /// Why not.
     pub reasons: Vec<String>,
+    /// How launches of best-effort tenants were bounded at their end; null where nothing is decided about launches.
+    pub launches: Option<String>,
     /// How its promise stood at their end, as the node measured it; null without one.
     pub promise: Option<Status>,
 }

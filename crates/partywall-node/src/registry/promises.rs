@@ -252,7 +252,7 @@ impl State {
                 format!("{name}: what is taken from best-effort tenants is enough again to keep the promise")
             } else {
                 format!(
-                    "{name}: the promise cannot be kept, although as much is taken from best-effort tenants as can be; a smaller share of \
+                    "{name}: the promise cannot be kept, however the launches of best-effort tenants are bounded; a smaller share of \
                      the SMs for them may help (docs/guarantee.md)"
                 )
             });

@@ -106,7 +106,7 @@ fn under_partywall_who_asks_for_sms_has_them_and_others_have_all() {
 fn a_node_need_not_decide_about_launches_nor_hold_them() {
     let two = [member(LS, None), member(BE, None)];
     let layout = |node: Node| Layout::node(&node, gpu("h200"), &two).unwrap();
-    let undecided = layout(Node { mps: false, launches: None });
+    let undecided = layout(Node { mps: false, launches: None, slice: None });
     assert!(
         (undecided.dispatch, undecided.mps) == (Dispatch::Sliced, false) && undecided.turnstile.is_none()
     );

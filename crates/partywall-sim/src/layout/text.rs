@@ -41,7 +41,7 @@ impl FromStr for NodeText {
             Some("time-slicing") => false,
             other => return Err(wrong(other.unwrap_or_default())),
         };
-        let mut setting = Self { node: Node { mps, launches: None }, ls: None, be: None };
+        let mut setting = Self { node: Node { mps, launches: None, slice: None }, ls: None, be: None };
         let mut is_off = false;
         for word in words {
             let sms = |text: &str| text.strip_suffix("sms").and_then(|sms| sms.parse().ok()).map(SmCount);
@@ -54,6 +54,10 @@ impl FromStr for NodeText {
                     let launches = setting.node.launches.get_or_insert_default();
                     for part in word.split(',').filter(|part| !part.is_empty()) {
                         is_off |= part == "off";
+                        if let Some(text) = part.strip_prefix("slice=") {
+                            setting.node.slice = Some(text.parse().map_err(|_| wrong(part))?);
+                            continue;
+                        }
                         option(launches, part).ok_or_else(|| wrong(part))?;
                     }
                 }
@@ -91,8 +95,8 @@ mod tests {
     #[test]
     fn a_setting_is_what_its_words_say() {
         let as_it_comes = Some(NodeLaunches::default());
-        let plain = NodeText { node: Node { mps: false, launches: None }, ls: None, be: None };
-        let decided = Node { mps: true, launches: as_it_comes };
+        let plain = NodeText { node: Node { mps: false, launches: None, slice: None }, ls: None, be: None };
+        let decided = Node { mps: true, launches: as_it_comes, slice: None };
         for (text, expected) in [
             ("time-slicing", plain),
             (
@@ -105,6 +109,10 @@ mod tests {
                 NodeText { node: decided, ls: Some(SmCount(20)), be: Some(SmCount(66)) },
             ),
             ("mps off", NodeText { node: Node { launches: None, ..decided }, ..plain }),
+            (
+                "time-slicing off,slice=50us",
+                NodeText { node: Node { slice: Some(Nanos::from_micros(50)), ..plain.node }, ..plain },
+            ),
         ] {
             assert_eq!(node(text).unwrap(), expected, "{text}");
         }
@@ -122,6 +130,7 @@ mod tests {
             ("mps 66/66", "66/66"),
             ("mps chunks=0", "chunks=0"),
             ("mps chunk=long", "chunk=long"),
+            ("time-slicing slice=short", "slice=short"),
         ] {
             let expected = format!("`partywall` is set to `{text}`, of which `{word}` is not known");
             assert_eq!(node(text).unwrap_err(), expected);

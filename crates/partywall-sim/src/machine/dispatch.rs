@@ -217,7 +217,9 @@ impl Machine<'_> {
         self.slices.owner = Some(index);
         self.slices.last = Some(index);
         self.slices.from = self.now + switch;
-        self.slices.until = self.slices.from + self.setup.params.slice_ns as u64;
+        let slice =
+            self.tenants[index].place.slice.map_or(self.setup.params.slice_ns as u64, |slice| slice.0);
+        self.slices.until = self.slices.from + slice;
     }
 }
 

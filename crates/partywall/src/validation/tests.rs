@@ -41,6 +41,8 @@ fn a_node_is_simulated_as_it_was_set() {
         all(true, None, (None, Some(66))),
         all(true, Some("chunks=3,chunk=25us,launches=4,release=1ms"), (Some(20), Some(16))),
         all(false, Some("chunk=0us,fixed"), (None, None)),
+        all(false, Some("slice=50us,release=60us"), (None, Some(84))),
+        all(false, Some("off,slice=200us"), (None, None)),
         all(true, Some("off"), (None, None)),
         NodeSetting::sets_alone(64, 68),
     ] {
@@ -52,7 +54,7 @@ fn a_node_is_simulated_as_it_was_set() {
         let launches =
             NodeLaunches { turnstile, hold: options.setting(false).hold, release: options.release };
         let launches = options.decided.then_some(launches);
-        assert_eq!(read.node, Node { mps: setting.mps, launches }, "{text}");
+        assert_eq!(read.node, Node { mps: setting.mps, launches, slice: options.slice }, "{text}");
         assert_eq!((read.ls, read.be), (setting.ls_sms.map(SmCount), setting.be_sms.map(SmCount)), "{text}");
     }
 }

@@ -15,7 +15,7 @@ fn decided(mps: bool) -> Node {
 }
 
 fn undecided(mps: bool) -> Node {
-    Node { mps, launches: None }
+    Node { mps, launches: None, slice: None }
 }
 
 /// A request of 1.5 ms, alone as fast under MPS as without, every 5 ms; and a neighbour that never pauses.
@@ -43,6 +43,22 @@ fn s1_a_request_waits_for_two_chunks_at_most() {
     // Five kernels make a chunk. What shares the GPU with the request meanwhile slows it as well.
     check("beside chunks of 100 us, us", worst_us(&held), f64::NAN, (20.0, 300.0));
     assert!(worst_us(&free) > 4.0 * worst_us(&held), "{} us where nothing is held", worst_us(&free));
+}
+
+#[test]
+fn short_time_slices_bound_what_kernels_of_any_length_cost() {
+    let long = || kernels(5_000.0, Launching::default());
+    let behind =
+        |slice: Option<u64>| scene(Node { slice: slice.map(Nanos::from_micros), ..decided(false) }, long());
+    let params = Params::default();
+    // The rest of a slice and a change of hands; the driver's own are 2.15 ms.
+    let one = |slice_us: f64| slice_us + params.switch_ns / 1e3;
+    for (slice, us) in [(Some(50), 50.0), (Some(200), 200.0), (None, params.slice_ns / 1e3)] {
+        let worst = worst_us(&behind(slice));
+        check(&format!("slices of {us} us, us"), worst, f64::NAN, (0.5 * one(us), 1.3 * one(us)));
+    }
+    let [short, own] = [Some(50), None].map(|slice| behind(slice).kept(1));
+    assert!(short > 0.6 * own, "short slices only cost while somebody waits: {short} and {own}");
 }
 
 #[test]
@@ -119,7 +135,11 @@ fn any_node() -> impl Strategy<Value = Node> {
     let times = (0u64..300_000, 1_000u64..300_000);
     (any::<bool>(), 1u32..4, 1u32..20, times).prop_map(|(mps, chunks, launches, (chunk, release))| {
         let turnstile = Turnstile { chunks, chunk: Nanos(chunk), launches };
-        Node { mps, launches: Some(NodeLaunches { turnstile, hold: true, release: Nanos(release) }) }
+        Node {
+            mps,
+            launches: Some(NodeLaunches { turnstile, hold: true, release: Nanos(release) }),
+            slice: None,
+        }
     })
 }
 
