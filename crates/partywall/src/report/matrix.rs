@@ -95,7 +95,7 @@ impl Matrix {
                 vec![shortened(&wall, wide + 10.0), shortened(&setting, wide)]
             } else {
                 // Widths are estimates on the safe side, and neighbours seldom have long lines side by side.
-                [lines(&wall, wide + 10.0), lines(&setting, wide + 10.0)].concat()
+                [lines(&wall, wide + 2.0), lines(&setting, wide + 2.0)].concat()
             }
         };
         columns.into_iter().map(head).collect()
