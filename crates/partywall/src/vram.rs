@@ -16,7 +16,7 @@ use partywall_driver::{Cuda, DriverError};
 use partywall_vram::address::PAGE_BYTES;
 use partywall_vram::gpu::GpuProber;
 use partywall_vram::prober::Prober as _;
-use partywall_vram::sides::{Found, Side, Sides};
+use partywall_vram::sides::{BIN_CYCLES, Found, Latencies, Side, Sides};
 use partywall_vram::slices::{self, SliceMap, SlicesError};
 use serde::Serialize;
 
@@ -62,6 +62,20 @@ struct SidesReport {
     separation: f64,
     checked: u64,
     unsure: u64,
+    /// What the probes of the check took.
+    latencies: LatenciesReport,
+}
+
+/// How many probes took how long: each number is of a bin, and bins follow each other from `from_cycles` on.
+#[derive(Debug, Serialize)]
+struct LatenciesReport {
+    bin_cycles: u32,
+    from_cycles: u32,
+    /// From SMs of the address's side, and from those of the other.
+    near: Vec<u32>,
+    far: Vec<u32>,
+    /// Probes of both that took longer than all bins.
+    longer: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -91,12 +105,12 @@ pub(crate) fn run(command: &VramCommand) -> Result<(), Failure> {
 
 fn map(arguments: &MapArguments) -> Result<(), Failure> {
     let report = find(arguments)?;
-    output::print(&if arguments.json { output::json(&report)? } else { text(&report) })
+    output::print(&if arguments.look.json { output::json(&report)? } else { text(&report) })
 }
 
 fn find(arguments: &MapArguments) -> Result<Report, Failure> {
     let driver = |error: DriverError| Failure::machine(error, None);
-    let device = Cuda::load().map_err(driver)?.device(arguments.device).map_err(driver)?;
+    let device = Cuda::load().map_err(driver)?.device(arguments.look.device).map_err(driver)?;
     let (free, _) = device.primary().map_err(driver)?.memory_info().map_err(driver)?;
     let bytes = arguments.memory.unwrap_or(Bytes(free.0.saturating_sub(LEFT)));
     let page = u64::from(PAGE_BYTES);
@@ -115,7 +129,8 @@ fn find(arguments: &MapArguments) -> Result<Report, Failure> {
     let mut prober = GpuProber::new(&device, bytes).map_err(driver)?;
     let name = device.name().map_err(driver)?;
     let cache = Kept::of(&device, prober.groups())?;
-    let (found, cache) = cache.find(&mut prober, arguments.fresh, arguments.checks, arguments.seed)?;
+    let (found, cache) =
+        cache.find(&mut prober, arguments.look.fresh, arguments.checks, arguments.look.seed)?;
     let took_s = watch();
     let (sides, apart) = match &found {
         Found::Two(sides) => (Some(sides), None),
@@ -146,7 +161,7 @@ fn slices_of(
     say(&format!("finding the slices of {}", Bytes(u64::from(pages) * u64::from(PAGE_BYTES))));
     let mut watch = stopwatch();
     let map =
-        slices::find(prober, sides, pages, arguments.checks, arguments.seed).map_err(
+        slices::find(prober, sides, pages, arguments.checks, arguments.look.seed).map_err(
             |error| match error {
                 SlicesError::Prober(error) => Failure::machine(error, None),
                 error => Failure::machine(error, Some(AGAIN.to_owned())),
@@ -170,7 +185,31 @@ impl SidesReport {
             separation: known.scale.separation,
             checked: sides.quality.checked,
             unsure: sides.quality.unsure,
+            latencies: LatenciesReport::of(&sides.quality.latencies),
         }
+    }
+}
+
+impl LatenciesReport {
+    fn of(latencies: &Latencies) -> Self {
+        Self {
+            bin_cycles: BIN_CYCLES,
+            from_cycles: latencies.from_cycles(),
+            near: latencies.near().to_vec(),
+            far: latencies.far().to_vec(),
+            longer: latencies.longer(),
+        }
+    }
+
+    /// The middle of the bin that half of the probes are in or below; `None` where there are none.
+    fn median(&self, bins: &[u32]) -> Option<u32> {
+        let all: u64 = bins.iter().map(|&count| u64::from(count)).sum();
+        let mut below = 0;
+        let bin = bins.iter().position(|&count| {
+            below += u64::from(count);
+            2 * below >= all && all > 0
+        })?;
+        Some(self.from_cycles + bin as u32 * self.bin_cycles + self.bin_cycles / 2)
     }
 }
 
@@ -232,7 +271,10 @@ impl SidesReport {
             separation,
             checked,
             unsure,
+            latencies,
         } = self;
+        let median =
+            |bins: &[u32]| latencies.median(bins).map_or("-".to_owned(), |cycles| cycles.to_string());
         let count = |line: &str, side: char| line.chars().filter(|found| *found == side).count();
         let sms = |side: char| count(groups, side) * *sms_per_group as usize;
         let _ = writeln!(
@@ -240,7 +282,8 @@ impl SidesReport {
             "  two sides, in turn every {}: the parity of the bits {} of an address (mask {mask:#x}), and a constant of its page\n  \
              SMs: {} and {}; groups of {sms_per_group}: {groups}\n  \
              pages that begin on the first side and on the second: {} and {}\n  \
-             an atomic operation takes {far_cycles:.0} cycles more from the other side; the sides are {separation:.0} deviations apart\n  \
+             an atomic operation takes {} cycles from its side and {} from the other, {far_cycles:.0} more for the same SMs; the sides are \
+             {separation:.0} deviations apart\n  \
              checked: {checked} fresh addresses, none of them wrong; {unsure} could not be told",
             Bytes(u64::from(*granularity_bytes)),
             bits(*mask),
@@ -248,6 +291,8 @@ impl SidesReport {
             sms('1'),
             count(pages, '0'),
             count(pages, '1'),
+            median(&latencies.near),
+            median(&latencies.far),
         );
     }
 }

@@ -31,6 +31,13 @@ fn sides_and_slices_are_found() {
     assert_eq!(sides["groups"], "01".repeat(33));
     assert_eq!(sides["pages"].as_str().unwrap().len(), 128);
     assert_eq!((&sides["checked"], &sides["unsure"]), (&3000.into(), &0.into()));
+    let latencies = &sides["latencies"];
+    for kind in ["near", "far"] {
+        let probes: u64 = latencies[kind].as_array().unwrap().iter().map(|bin| bin.as_u64().unwrap()).sum();
+        // Fresh addresses are asked at least once, from one side or the other.
+        assert!(probes > 1_000, "{latencies}");
+    }
+    assert_eq!(latencies["bin_cycles"], 4);
     let slices = &report["slices"];
     assert_eq!((&slices["count"], &slices["of_sides"]), (&94.into(), &serde_json::json!([47, 47])));
     assert_eq!(slices["checked"], 3000);
