@@ -1,5 +1,6 @@
 //! `partywall vram`: where memory lives.
 
+mod again;
 mod descriptors;
 mod interfere;
 mod kernels;
@@ -24,6 +25,7 @@ use crate::cli::vram::{MapArguments, VramCommand};
 use crate::error::Failure;
 use crate::output;
 use crate::progress::{say, stopwatch};
+use again::Again as _;
 use known::{CacheUse, Kept};
 
 /// What is left free of what is free: contexts grow.
@@ -34,8 +36,11 @@ const LEFT: u64 = 1 << 30;
 struct Report {
     gpu: String,
     simulated: bool,
+    /// What does the same again.
+    command: String,
     /// Memory that was looked at.
     bytes: u64,
+    gib: f64,
     pages: u32,
     /// Seconds for the sides, with the check.
     took_s: f64,
@@ -60,7 +65,10 @@ struct SidesReport {
     pages: String,
     far_cycles: f64,
     separation: f64,
+    /// Fresh addresses that were held against the map, those of them that it was wrong about (a map with any is refused), and those that could
+    /// not be told.
     checked: u64,
+    wrong: u64,
     unsure: u64,
     /// What the probes of the check took.
     latencies: LatenciesReport,
@@ -137,10 +145,13 @@ fn find(arguments: &MapArguments) -> Result<Report, Failure> {
         Found::One { apart } => (None, Some(*apart)),
     };
     let slices = slice_pages.map(|pages| slices_of(&mut prober, sides, pages, arguments)).transpose()?;
+    let bytes = u64::from(prober.pages()) * page;
     Ok(Report {
         simulated: is_simulated(&name),
         gpu: name,
-        bytes: u64::from(prober.pages()) * page,
+        command: arguments.command(),
+        bytes,
+        gib: bytes as f64 / f64::from(1 << 30),
         pages: prober.pages(),
         took_s,
         cache,
@@ -184,6 +195,7 @@ impl SidesReport {
             far_cycles: known.scale.far_cycles,
             separation: known.scale.separation,
             checked: sides.quality.checked,
+            wrong: 0,
             unsure: sides.quality.unsure,
             latencies: LatenciesReport::of(&sides.quality.latencies),
         }
@@ -270,6 +282,7 @@ impl SidesReport {
             far_cycles,
             separation,
             checked,
+            wrong: _,
             unsure,
             latencies,
         } = self;

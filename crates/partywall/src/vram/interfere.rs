@@ -1,6 +1,5 @@
 //! `partywall vram interfere`: what a neighbour does to a tenant, by color and without.
 
-mod again;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -19,6 +18,7 @@ use partywall_vram::prober::Prober as _;
 use partywall_vram::sides::{Found, Known, Side};
 use partywall_vram::tenant::LAUNCHES_MAX;
 
+use super::again::{Again as _, name};
 use super::known::{CacheUse, Kept};
 use super::talk::{Access, Load, Measured, Neighbour, Pages, Ready, Requests, Said, Told, View, Work};
 use crate::cli::vram::{InterfereArguments, LoadArgument, PagesArgument, WorkArgument};
@@ -94,12 +94,12 @@ fn measure(arguments: &InterfereArguments) -> Result<Record, Failure> {
     tenant.end()?;
     daemon.stop().map_err(mps)?;
     Ok(Record {
-        command: again::command(arguments),
+        command: arguments.command(),
         gpu,
         simulated,
         cache,
         mask: known.mask,
-        pages: again::name(&arguments.pages),
+        pages: name(&arguments.pages),
         request,
         summary: Summary::of(&rows),
         copied_bytes: of_tenant.data_bytes + of_load.data_bytes,
@@ -250,8 +250,7 @@ impl Progress {
     }
 
     fn step(&mut self, view: View, cell: Cell, beside: &str) {
-        let view = format!("{view:?}").to_lowercase();
-        let what = format!("{view}, {:?}, {} threads, {beside}", cell.work, cell.threads);
+        let what = format!("{view:?} {:?}, {} threads, {beside}", cell.work, cell.threads).to_lowercase();
         if let Some(lines) = &mut self.lines {
             let (done, all) = (self.bar.position(), self.bar.length().unwrap_or_default());
             lines.say(clock::now(), &format!("[{done}/{all}] {what}"));
