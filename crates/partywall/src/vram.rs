@@ -25,6 +25,7 @@ use crate::cli::vram::{MapArguments, VramCommand};
 use crate::error::Failure;
 use crate::output;
 use crate::progress::{say, stopwatch};
+use crate::report::sides as pictures;
 use again::Again as _;
 use known::{CacheUse, Kept};
 
@@ -159,6 +160,25 @@ fn find(arguments: &MapArguments) -> Result<Report, Failure> {
         apart,
         slices,
     })
+}
+
+/// The pictures that docs show of a recorded map and of recorded slices (two bytes for each KiB of a page): file name and SVG.
+///
+/// # Errors
+/// When the record cannot be read.
+pub fn recorded_map_pictures(text: &str, file: &str, slices: &[u8]) -> Result<Vec<(String, String)>, String> {
+    let map: pictures::Map = serde_json::from_str(text).map_err(|error| format!("{file}: {error}"))?;
+    Ok(map.pictures(slices))
+}
+
+/// The pictures that docs show of what neighbours did to each other: file name and SVG.
+///
+/// # Errors
+/// When the record cannot be read.
+pub fn recorded_neighbour_pictures(text: &str, file: &str) -> Result<Vec<(String, String)>, String> {
+    let neighbours: pictures::Neighbours =
+        serde_json::from_str(text).map_err(|error| format!("{file}: {error}"))?;
+    Ok(neighbours.pictures())
 }
 
 const AGAIN: &str = "try again while nothing else runs on the GPU";
