@@ -50,12 +50,14 @@ pub(crate) fn run(root: &Path, write: bool) -> Result<Report> {
     Ok(Report { table, problems })
 }
 
-/// Enters the figures of a record's rows that the ledger lacks, then does as [`run`] with `write`.
+/// Enters the figures of records that the ledger lacks, then does as [`run`] with `write`.
 ///
 /// # Errors
 /// Those of [`run`], and a record that has no figures to claim.
-pub(crate) fn run_with_rows(root: &Path, record: &Path) -> Result<Report> {
-    rows::enter(root, record, &load(root)?)?;
+pub(crate) fn run_with_rows(root: &Path, records: &[PathBuf]) -> Result<Report> {
+    for record in records {
+        rows::enter(root, record, &load(root)?)?;
+    }
     run(root, true)
 }
 

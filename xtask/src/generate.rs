@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use partywall_core::catalogue::{self, Catalogue};
 use partywall_core::config::Config;
 
@@ -42,6 +42,9 @@ fn outputs(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     Ok(outputs)
 }
 
+/// Two bytes for each KiB of 16 pages; which slice that is.
+const SLICES: &str = "results/h200/slices-16-pages.bin";
+
 /// What is made of recorded results: pictures, and how far measurements on the H200 agree with earlier ones.
 fn measured(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let shown = [
@@ -59,6 +62,13 @@ fn measured(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let pictures = partywall::recorded_route_pictures(&workspace::read(root, file)?, file);
     let pictures = pictures.map_err(anyhow::Error::msg)?.into_iter();
     outputs.extend(pictures.map(|(name, svg)| (format!("docs/routing/{name}").into(), svg)));
+    let (map, neighbours) = ("results/h200/sides/map.json", "results/h200/sides/interfere-private.json");
+    let slices = std::fs::read(root.join(SLICES)).with_context(|| format!("reading {SLICES}"))?;
+    let pictures = partywall::recorded_map_pictures(&workspace::read(root, map)?, map, &slices);
+    let mut pictures = pictures.map_err(anyhow::Error::msg)?;
+    let more = partywall::recorded_neighbour_pictures(&workspace::read(root, neighbours)?, neighbours);
+    pictures.extend(more.map_err(anyhow::Error::msg)?);
+    outputs.extend(pictures.into_iter().map(|(name, svg)| (format!("docs/sides/{name}").into(), svg)));
     let (record, plan) = ("results/h200/facts.json", "workloads/plans/facts.toml");
     let texts = (workspace::read(root, record)?, workspace::read(root, plan)?);
     let agreement = partywall::recorded_agreement((record, &texts.0), (plan, &texts.1));

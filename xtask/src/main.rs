@@ -39,10 +39,10 @@ enum Task {
         /// First take the values over from the recorded files, into the ledger and the documents.
         #[arg(long)]
         write: bool,
-        /// Enter what the rows of this record of `partywall measure` say, as ids `sm.…`, unless the ledger has them; then as with
-        /// --write. A path from the root of the repository.
-        #[arg(long, value_name = "RECORD.json")]
-        rows: Option<PathBuf>,
+        /// Enter what these records say, unless the ledger has it; then as with --write. Of `partywall measure` as ids `sm.…`, of `vram
+        /// map` and `vram interfere` as `sides.…`. Paths from the root of the repository.
+        #[arg(long, value_name = "RECORD.json", num_args = 1..)]
+        rows: Vec<PathBuf>,
     },
     /// Write the files that are made by a program.
     Generate {
@@ -106,9 +106,10 @@ fn run(task: &Task) -> Result<()> {
     match task {
         Task::Ci => ci::run(&root, &|line| eprintln!("{line}")),
         Task::Claims { write, rows } => {
-            let report = match rows {
-                Some(record) => claims::run_with_rows(&root, record)?,
-                None => claims::run(&root, *write)?,
+            let report = if rows.is_empty() {
+                claims::run(&root, *write)?
+            } else {
+                claims::run_with_rows(&root, rows)?
             };
             println!("{}", report.table);
             problem::none_of(&report.problems)

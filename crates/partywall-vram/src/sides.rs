@@ -38,8 +38,10 @@ use crate::address::{Address, LINE_BYTES, OFFSET_BITS, PAGE_BYTES, parity};
 use crate::chance::Chance;
 use crate::prober::{Probe, Prober};
 
+pub use latencies::{BIN_CYCLES, Latencies};
 pub use scale::{Group, Scale};
 
+mod latencies;
 mod scale;
 #[cfg(test)]
 mod tests;
@@ -147,12 +149,14 @@ pub struct Sides {
 }
 
 /// How sure a map is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Quality {
     /// Fresh addresses that were held against the map. None of them was wrong.
     pub checked: u64,
     /// Addresses of these that could not be told within [`ASKED_MAX`] probes; they say nothing.
     pub unsure: u64,
+    /// What the probes of fresh addresses took, by whether the address is on the side of who asked.
+    pub latencies: Latencies,
 }
 
 /// Why there is no map.
@@ -291,8 +295,13 @@ struct Oracle<'a, P> {
 }
 
 impl<P: Prober> Oracle<'_, P> {
-    /// The sides of addresses; `None` for those that cannot be told.
-    fn ask(&mut self, addresses: &[Address]) -> Result<Vec<Option<Side>>, SidesError<P::Error>> {
+    /// The sides of addresses; `None` for those that cannot be told. `seen` hears of each probe: the number of its address, which group
+    /// asked, and the cycles.
+    fn ask(
+        &mut self,
+        addresses: &[Address],
+        mut seen: impl FnMut(usize, u16, f32),
+    ) -> Result<Vec<Option<Side>>, SidesError<P::Error>> {
         let mut odds = vec![0.0_f64; addresses.len()];
         let enough = ODDS.ln();
         for _ in 0..ASKED_MAX {
@@ -311,6 +320,7 @@ impl<P: Prober> Oracle<'_, P> {
                 .collect();
             let cycles = self.prober.latencies(&probes).map_err(SidesError::Prober)?;
             for ((&index, probe), cycles) in open.iter().zip(&probes).zip(cycles) {
+                seen(index, probe.group, cycles);
                 odds[index] += self.scale.log_odds(usize::from(probe.group), f64::from(cycles));
             }
         }
@@ -319,7 +329,7 @@ impl<P: Prober> Oracle<'_, P> {
 
     /// The same, where all are needed.
     fn all(&mut self, addresses: &[Address]) -> Result<Vec<Side>, SidesError<P::Error>> {
-        let sides = self.ask(addresses)?;
+        let sides = self.ask(addresses, |_, _, _| {})?;
         let unsure = sides.iter().filter(|side| side.is_none()).count() as u64;
         if unsure > 0 {
             return Err(SidesError::Noise { unsure, asked: addresses.len() as u64 });
@@ -391,7 +401,11 @@ fn check<P: Prober>(
 ) -> Result<(), SidesError<P::Error>> {
     let pages = oracle.prober.pages();
     let addresses: Vec<Address> = (0..checks).map(|_| oracle.chance.address(pages)).collect();
-    let found = oracle.ask(&addresses)?;
+    let mut latencies = Latencies::default();
+    let found = oracle.ask(&addresses, |index, group, cycles| {
+        let here = map.known.scale.groups[usize::from(group)].side;
+        latencies.add(map.of(addresses[index]) == Some(here), cycles);
+    })?;
     let unsure = found.iter().filter(|side| side.is_none()).count() as u64;
     let checked = u64::from(checks) - unsure;
     let is_wrong = |(address, found): (&Address, &Option<Side>)| {
@@ -405,6 +419,6 @@ fn check<P: Prober>(
     if unsure > u64::from(checks / 100) {
         return Err(SidesError::Noise { unsure, asked: u64::from(checks) });
     }
-    (map.quality.checked, map.quality.unsure) = (checked, unsure);
+    map.quality = Quality { checked, unsure, latencies };
     Ok(())
 }

@@ -7,10 +7,11 @@
 //! All that a load's neighbour may have to wait for (memory, graphs, code) is made before the load begins.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use partywall_core::units::{Bytes, Nanos};
 use partywall_driver::kernels::{
-    Access, CHUNK_BYTES, Colored, Load, PIECE_BYTES, Part, Passes, Range, SLOT_BYTES, Shape,
+    Access, CHUNK_BYTES, Colored, Kernels, Load, PIECE_BYTES, Part, Passes, Range, SLOT_BYTES, Shape,
 };
 use partywall_driver::{
     Context, DeviceBuffer, DriverError, Event, GraphExec, GreenContext, PinnedBuffer, Priority, Stream,
@@ -20,10 +21,17 @@ use crate::arena::{Arena, ArenaError, Block};
 use crate::pages::Source;
 use crate::sms;
 
-/// Launches of a request, and what each reads.
-pub const LAUNCHES: u32 = 4;
-/// See [`LAUNCHES`].
-pub const LAUNCH_BYTES: u64 = 8 << 20;
+/// What a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Launches, one after the other; at most [`LAUNCHES_MAX`].
+    pub launches: u32,
+    /// What each reads: whole pieces of 1 KiB, no more than all data. 0 for launches that do nothing else.
+    pub bytes: Bytes,
+}
+
+/// Most launches of a request.
+pub const LAUNCHES_MAX: u32 = 256;
 
 /// Most passes of one launch.
 pub const PASSES_MAX: u32 = 20_000;
@@ -43,9 +51,6 @@ const SLOTS_BYTES: u64 = 256 << 10;
 /// A load ends by itself after this, should nobody end it.
 const LOAD_PATIENCE: Nanos = Nanos::from_secs(120);
 
-/// Threads of a load's blocks, one on each SM.
-const LOAD_THREADS: u32 = 1_024;
-
 /// Chunks between two looks of a load: 0.3 ms at 32 GB/s a block.
 const LOOK_EVERY: u32 = 128;
 
@@ -63,7 +68,7 @@ pub enum View {
 pub enum Work {
     /// Passes over all of the data in one launch.
     Passes,
-    /// Requests of [`LAUNCHES`] launches.
+    /// Requests of a few launches.
     Requests,
     /// The same, each recorded as a graph.
     Graphs,
@@ -104,6 +109,17 @@ pub enum TenantError {
         /// How many.
         count: u32,
     },
+    /// Not loaded so often.
+    #[error("there is no code {code}: the kernels were loaded {loaded} times")]
+    Code {
+        /// Which.
+        code: usize,
+        /// How often they were loaded.
+        loaded: usize,
+    },
+    /// Not so many, or not so much.
+    #[error("requests of {} launches of {}: from 1 to {LAUNCHES_MAX}, of whole KiB and no more than all data", .0.launches, .0.bytes)]
+    Request(Request),
     /// The other half is somebody else's.
     #[error("the other half of these pages is somebody else's: they can only be looked at by color")]
     Shared,
@@ -135,9 +151,13 @@ pub struct Tenant {
     times: DeviceBuffer,
     host: PinnedBuffer,
     events: [Event; 2],
-    graphs: BTreeMap<(u32, View), [GraphExec; 2]>,
+    /// By which of the codes, threads and view.
+    graphs: BTreeMap<(usize, u32, View), [GraphExec; 2]>,
+    /// The kernels that passes and requests are made of, in one place or several, and which of them are used.
+    codes: Vec<Arc<Kernels>>,
+    code: usize,
     load: LoadWords,
-    launch_bytes: u64,
+    request: Request,
 }
 
 /// What a load and the host say to each other.
@@ -168,9 +188,13 @@ impl Tenant {
     pub fn new(
         source: &Source,
         mut arena: Arena,
-        data: Bytes,
+        (data, request): (Bytes, Request),
         groups: Option<usize>,
     ) -> Result<Self, TenantError> {
+        let is_whole = request.bytes.0.is_multiple_of(PIECE_BYTES) && request.bytes <= data;
+        if !(1..=LAUNCHES_MAX).contains(&request.launches) || !is_whole {
+            return Err(TenantError::Request(request));
+        }
         let context: Context = source.device.primary()?;
         let green = sms::green_context(&source.device, &source.known, arena.side(), groups)?;
         let blocks = u64::from(green.sms().0);
@@ -189,7 +213,9 @@ impl Tenant {
             events: [context.event(true)?, context.event(true)?],
             graphs: BTreeMap::new(),
             load: words,
-            launch_bytes: LAUNCH_BYTES.min(data.bytes),
+            request,
+            codes: vec![Arc::clone(&source.kernels)],
+            code: 0,
             arena,
             green,
             data,
@@ -198,6 +224,28 @@ impl Tenant {
         };
         tenant.fill_data()?;
         Ok(tenant)
+    }
+
+    /// Loads the kernels of passes and requests once more, which is in another place of the device's memory. Code is somewhere, and what
+    /// that does to launches is what several places tell.
+    ///
+    /// # Errors
+    /// What the driver returned.
+    pub fn load_again(&mut self, source: &Source) -> Result<(), TenantError> {
+        self.codes.push(Arc::new(Kernels::load(&source.device.primary()?)?));
+        Ok(())
+    }
+
+    /// Makes passes and requests of the kernels that were loaded so many times later than the first.
+    ///
+    /// # Errors
+    /// Where they were not.
+    pub fn use_code(&mut self, code: usize) -> Result<(), TenantError> {
+        if code >= self.codes.len() {
+            return Err(TenantError::Code { code, loaded: self.codes.len() });
+        }
+        self.code = code;
+        Ok(())
     }
 
     /// Makes all data [`BYTE`], however they are looked at.
@@ -290,7 +338,7 @@ impl Tenant {
         let (mut taken, bytes) = match work {
             Work::Passes => (self.passes(view, threads, all)?, self.data.bytes * u64::from(all)),
             Work::Requests | Work::Graphs => {
-                let each = u64::from(LAUNCHES) * self.launch_bytes;
+                let each = u64::from(self.request.launches) * self.request.bytes.0;
                 (self.requests(work, view, threads, all, clock)?, each * u64::from(all))
             }
         };
@@ -306,7 +354,7 @@ impl Tenant {
         let range = Range { at: self.data.at, bytes: self.data.bytes };
         let passes = Passes { count, patience: PATIENCE, times: Part::all(&self.times) };
         let (shape, arena) = (self.shape(threads)?, (self.view(view)?, range));
-        self.kernels().arena_passes(&self.stream, shape, arena, self.slots(), passes)?;
+        self.codes[self.code].arena_passes(&self.stream, shape, arena, self.slots(), passes)?;
         self.stream.copy_to_host(&self.host, 0, &self.times, 0, bytes)?;
         self.stream.synchronize()?;
         let ends = (0..=u64::from(count)).map(|pass| self.host.load_u64(8 * pass));
@@ -326,7 +374,7 @@ impl Tenant {
         count: u32,
         clock: &dyn Fn() -> Nanos,
     ) -> Result<Taken, TenantError> {
-        if work == Work::Graphs && !self.graphs.contains_key(&(threads, view)) {
+        if work == Work::Graphs && !self.graphs.contains_key(&(self.code, threads, view)) {
             let record = |half| -> Result<GraphExec, TenantError> {
                 let launches = |_: &Stream| self.launches(view, threads, half);
                 let graph = self.stream.capture(launches)?.instantiate()?;
@@ -335,9 +383,9 @@ impl Tenant {
             };
             let graphs = [record(0)?, record(1)?];
             self.stream.synchronize()?;
-            self.graphs.insert((threads, view), graphs);
+            self.graphs.insert((self.code, threads, view), graphs);
         }
-        let graphs = self.graphs.get(&(threads, view)).filter(|_| work == Work::Graphs);
+        let graphs = self.graphs.get(&(self.code, threads, view)).filter(|_| work == Work::Graphs);
         let [begin, end] = &self.events;
         let mut taken = Taken::default();
         for request in 0..count {
@@ -358,18 +406,20 @@ impl Tenant {
 
     /// A request: it goes on where the one before ended, so that nothing it reads is still in L2 for its sake.
     fn launches(&self, view: View, threads: u32, half: u32) -> Result<(), DriverError> {
-        let windows = u32::try_from(self.data.bytes / self.launch_bytes).unwrap_or(u32::MAX).max(1);
-        for launch in 0..LAUNCHES {
-            let window = u64::from((half * LAUNCHES + launch) % windows);
-            let range = Range { at: self.data.at + window * self.launch_bytes, bytes: self.launch_bytes };
+        let Request { launches, bytes: Bytes(bytes) } = self.request;
+        let windows = self.data.bytes.checked_div(bytes).unwrap_or(1);
+        for launch in 0..launches {
+            let window = u64::from(half * launches + launch) % windows;
+            let range = Range { at: self.data.at + window * bytes, bytes };
             let arena = self.view(view).map_err(|error| DriverError::Invalid(error.to_string()))?;
-            self.kernels().arena_read(&self.stream, self.shape(threads)?, (arena, range), self.slots())?;
+            self.codes[self.code].arena_read(
+                &self.stream,
+                self.shape(threads)?,
+                (arena, range),
+                self.slots(),
+            )?;
         }
         Ok(())
-    }
-
-    fn kernels(&self) -> &partywall_driver::kernels::Kernels {
-        self.arena.kernels()
     }
 
     /// Whether the sums are those of so many bytes.
@@ -384,14 +434,15 @@ impl Tenant {
         if found == expected { Ok(()) } else { Err(TenantError::Sum { found, expected }) }
     }
 
-    /// Begins to work through the data, until it is stopped. `gentle`: looks at the host after each chunk, for a simulated GPU.
+    /// Begins to work through the data with so many threads on each SM, until it is stopped. `gentle`: looks at the host after each chunk, for a
+    /// simulated GPU.
     ///
     /// # Errors
     /// What the driver returned.
     pub fn start(
         &self,
-        access: Access,
-        evict_first: bool,
+        (access, evict_first): (Access, bool),
+        threads: u32,
         view: View,
         gentle: bool,
     ) -> Result<(), TenantError> {
@@ -401,8 +452,8 @@ impl Tenant {
         let every = if gentle { 1 } else { LOOK_EVERY };
         let load = Load { access, evict_first, every, patience: LOAD_PATIENCE };
         let arena = (self.view(view)?, Range { at: self.data.at, bytes: self.data.bytes });
-        let shape = self.shape(LOAD_THREADS)?;
-        self.kernels().arena_stream(&self.stream, shape, arena, load, (go, progress))?;
+        let shape = self.shape(threads)?;
+        self.arena.kernels().arena_stream(&self.stream, shape, arena, load, (go, progress))?;
         Ok(())
     }
 

@@ -199,8 +199,10 @@ impl Command {
             Self::Node(arguments) => Some(arguments.gpu.gpu.as_ref()),
             Self::Run(arguments) => Some(arguments.gpu.gpu.as_ref()),
             Self::Up(arguments) => Some(arguments.gpu.gpu.as_ref()),
-            Self::Vram { command: VramCommand::Map(arguments) } => Some(arguments.gpu.gpu.as_ref()),
-            Self::Vram { command: VramCommand::Interfere(arguments) } => Some(arguments.gpu.gpu.as_ref()),
+            Self::Vram { command: VramCommand::Map(arguments) } => Some(arguments.look.gpu.gpu.as_ref()),
+            Self::Vram { command: VramCommand::Interfere(arguments) } => {
+                Some(arguments.look.gpu.gpu.as_ref())
+            }
             Self::Tenant(_) => Some(None),
             _ => None,
         }

@@ -9,6 +9,7 @@ mod html;
 mod matrix;
 mod number;
 pub(crate) mod routing;
+pub(crate) mod sides;
 mod strip;
 mod summary;
 mod svg;

@@ -1,5 +1,6 @@
 //! `partywall vram`: where memory lives.
 
+mod again;
 mod descriptors;
 mod interfere;
 mod kernels;
@@ -16,7 +17,7 @@ use partywall_driver::{Cuda, DriverError};
 use partywall_vram::address::PAGE_BYTES;
 use partywall_vram::gpu::GpuProber;
 use partywall_vram::prober::Prober as _;
-use partywall_vram::sides::{Found, Side, Sides};
+use partywall_vram::sides::{BIN_CYCLES, Found, Latencies, Side, Sides};
 use partywall_vram::slices::{self, SliceMap, SlicesError};
 use serde::Serialize;
 
@@ -24,6 +25,8 @@ use crate::cli::vram::{MapArguments, VramCommand};
 use crate::error::Failure;
 use crate::output;
 use crate::progress::{say, stopwatch};
+use crate::report::sides as pictures;
+use again::Again as _;
 use known::{CacheUse, Kept};
 
 /// What is left free of what is free: contexts grow.
@@ -34,8 +37,11 @@ const LEFT: u64 = 1 << 30;
 struct Report {
     gpu: String,
     simulated: bool,
+    /// What does the same again.
+    command: String,
     /// Memory that was looked at.
     bytes: u64,
+    gib: f64,
     pages: u32,
     /// Seconds for the sides, with the check.
     took_s: f64,
@@ -60,8 +66,25 @@ struct SidesReport {
     pages: String,
     far_cycles: f64,
     separation: f64,
+    /// Fresh addresses that were held against the map, those of them that it was wrong about (a map with any is refused), and those that could
+    /// not be told.
     checked: u64,
+    wrong: u64,
     unsure: u64,
+    /// What the probes of the check took.
+    latencies: LatenciesReport,
+}
+
+/// How many probes took how long: each number is of a bin, and bins follow each other from `from_cycles` on.
+#[derive(Debug, Serialize)]
+struct LatenciesReport {
+    bin_cycles: u32,
+    from_cycles: u32,
+    /// From SMs of the address's side, and from those of the other.
+    near: Vec<u32>,
+    far: Vec<u32>,
+    /// Probes of both that took longer than all bins.
+    longer: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -91,12 +114,12 @@ pub(crate) fn run(command: &VramCommand) -> Result<(), Failure> {
 
 fn map(arguments: &MapArguments) -> Result<(), Failure> {
     let report = find(arguments)?;
-    output::print(&if arguments.json { output::json(&report)? } else { text(&report) })
+    output::print(&if arguments.look.json { output::json(&report)? } else { text(&report) })
 }
 
 fn find(arguments: &MapArguments) -> Result<Report, Failure> {
     let driver = |error: DriverError| Failure::machine(error, None);
-    let device = Cuda::load().map_err(driver)?.device(arguments.device).map_err(driver)?;
+    let device = Cuda::load().map_err(driver)?.device(arguments.look.device).map_err(driver)?;
     let (free, _) = device.primary().map_err(driver)?.memory_info().map_err(driver)?;
     let bytes = arguments.memory.unwrap_or(Bytes(free.0.saturating_sub(LEFT)));
     let page = u64::from(PAGE_BYTES);
@@ -115,17 +138,21 @@ fn find(arguments: &MapArguments) -> Result<Report, Failure> {
     let mut prober = GpuProber::new(&device, bytes).map_err(driver)?;
     let name = device.name().map_err(driver)?;
     let cache = Kept::of(&device, prober.groups())?;
-    let (found, cache) = cache.find(&mut prober, arguments.fresh, arguments.checks, arguments.seed)?;
+    let (found, cache) =
+        cache.find(&mut prober, arguments.look.fresh, arguments.checks, arguments.look.seed)?;
     let took_s = watch();
     let (sides, apart) = match &found {
         Found::Two(sides) => (Some(sides), None),
         Found::One { apart } => (None, Some(*apart)),
     };
     let slices = slice_pages.map(|pages| slices_of(&mut prober, sides, pages, arguments)).transpose()?;
+    let bytes = u64::from(prober.pages()) * page;
     Ok(Report {
         simulated: is_simulated(&name),
         gpu: name,
-        bytes: u64::from(prober.pages()) * page,
+        command: arguments.command(),
+        bytes,
+        gib: bytes as f64 / f64::from(1 << 30),
         pages: prober.pages(),
         took_s,
         cache,
@@ -133,6 +160,25 @@ fn find(arguments: &MapArguments) -> Result<Report, Failure> {
         apart,
         slices,
     })
+}
+
+/// The pictures that docs show of a recorded map and of recorded slices (two bytes for each KiB of a page): file name and SVG.
+///
+/// # Errors
+/// When the record cannot be read.
+pub fn recorded_map_pictures(text: &str, file: &str, slices: &[u8]) -> Result<Vec<(String, String)>, String> {
+    let map: pictures::Map = serde_json::from_str(text).map_err(|error| format!("{file}: {error}"))?;
+    Ok(map.pictures(slices))
+}
+
+/// The pictures that docs show of what neighbours did to each other: file name and SVG.
+///
+/// # Errors
+/// When the record cannot be read.
+pub fn recorded_neighbour_pictures(text: &str, file: &str) -> Result<Vec<(String, String)>, String> {
+    let neighbours: pictures::Neighbours =
+        serde_json::from_str(text).map_err(|error| format!("{file}: {error}"))?;
+    Ok(neighbours.pictures())
 }
 
 const AGAIN: &str = "try again while nothing else runs on the GPU";
@@ -146,7 +192,7 @@ fn slices_of(
     say(&format!("finding the slices of {}", Bytes(u64::from(pages) * u64::from(PAGE_BYTES))));
     let mut watch = stopwatch();
     let map =
-        slices::find(prober, sides, pages, arguments.checks, arguments.seed).map_err(
+        slices::find(prober, sides, pages, arguments.checks, arguments.look.seed).map_err(
             |error| match error {
                 SlicesError::Prober(error) => Failure::machine(error, None),
                 error => Failure::machine(error, Some(AGAIN.to_owned())),
@@ -169,8 +215,33 @@ impl SidesReport {
             far_cycles: known.scale.far_cycles,
             separation: known.scale.separation,
             checked: sides.quality.checked,
+            wrong: 0,
             unsure: sides.quality.unsure,
+            latencies: LatenciesReport::of(&sides.quality.latencies),
         }
+    }
+}
+
+impl LatenciesReport {
+    fn of(latencies: &Latencies) -> Self {
+        Self {
+            bin_cycles: BIN_CYCLES,
+            from_cycles: latencies.from_cycles(),
+            near: latencies.near().to_vec(),
+            far: latencies.far().to_vec(),
+            longer: latencies.longer(),
+        }
+    }
+
+    /// The middle of the bin that half of the probes are in or below; `None` where there are none.
+    fn median(&self, bins: &[u32]) -> Option<u32> {
+        let all: u64 = bins.iter().map(|&count| u64::from(count)).sum();
+        let mut below = 0;
+        let bin = bins.iter().position(|&count| {
+            below += u64::from(count);
+            2 * below >= all && all > 0
+        })?;
+        Some(self.from_cycles + bin as u32 * self.bin_cycles + self.bin_cycles / 2)
     }
 }
 
@@ -231,8 +302,12 @@ impl SidesReport {
             far_cycles,
             separation,
             checked,
+            wrong: _,
             unsure,
+            latencies,
         } = self;
+        let median =
+            |bins: &[u32]| latencies.median(bins).map_or("-".to_owned(), |cycles| cycles.to_string());
         let count = |line: &str, side: char| line.chars().filter(|found| *found == side).count();
         let sms = |side: char| count(groups, side) * *sms_per_group as usize;
         let _ = writeln!(
@@ -240,7 +315,8 @@ impl SidesReport {
             "  two sides, in turn every {}: the parity of the bits {} of an address (mask {mask:#x}), and a constant of its page\n  \
              SMs: {} and {}; groups of {sms_per_group}: {groups}\n  \
              pages that begin on the first side and on the second: {} and {}\n  \
-             an atomic operation takes {far_cycles:.0} cycles more from the other side; the sides are {separation:.0} deviations apart\n  \
+             an atomic operation takes {} cycles from its side and {} from the other, {far_cycles:.0} more for the same SMs; the sides are \
+             {separation:.0} deviations apart\n  \
              checked: {checked} fresh addresses, none of them wrong; {unsure} could not be told",
             Bytes(u64::from(*granularity_bytes)),
             bits(*mask),
@@ -248,6 +324,8 @@ impl SidesReport {
             sms('1'),
             count(pages, '0'),
             count(pages, '1'),
+            median(&latencies.near),
+            median(&latencies.far),
         );
     }
 }

@@ -124,7 +124,7 @@ fn rows_of_a_record_become_claims_once() {
     }}"#;
     let files = [(LEDGER, "# The ledger.\n"), ("results/r.json", record)];
     let scratch = Scratch::with("rows", &files);
-    let report = run_with_rows(scratch.root(), Path::new("results/r.json")).unwrap();
+    let report = run_with_rows(scratch.root(), &[PathBuf::from("results/r.json")]).unwrap();
     assert_eq!(lines(&report.problems), Vec::<String>::new());
     let ledger = load(scratch.root()).unwrap();
     let found: Vec<(&str, String)> =
@@ -141,7 +141,7 @@ fn rows_of_a_record_become_claims_once() {
     assert_eq!(claim.what, "a-b1 beside c, mps: rate of the best-effort tenant over solo");
     assert_eq!(claim.command, "partywall measure --name \"x\"");
     // Again: nothing new, and nothing twice.
-    run_with_rows(scratch.root(), Path::new("results/r.json")).unwrap();
+    run_with_rows(scratch.root(), &[PathBuf::from("results/r.json")]).unwrap();
     assert_eq!(load(scratch.root()).unwrap().claims.len(), 5);
 }
 
@@ -150,6 +150,74 @@ fn a_rehearsal_is_not_claimed() {
     let files =
         [(LEDGER, "# The ledger.\n"), ("results/r.json", r#"{"simulated": true, "pretended": false}"#)];
     let scratch = Scratch::with("rehearsed", &files);
-    let error = run_with_rows(scratch.root(), Path::new("results/r.json")).unwrap_err();
+    let error = run_with_rows(scratch.root(), &[PathBuf::from("results/r.json")]).unwrap_err();
     assert!(error.to_string().contains("is no measurement on a GPU"), "{error}");
+}
+
+#[test]
+fn sides_become_claims_of_their_own() {
+    let map = r#"{"gpu": "NVIDIA H200", "simulated": false, "command": "partywall vram map --fresh --json", "took_s": 0.72,
+        "gib": 138.2851, "sides": {"checked": 100000, "wrong": 0}}"#;
+    let summary = |p99: &str, graph: &str| {
+        format!(
+            r#"{{"long": {{"interference_p50_max": 1.0, "interference_p99_max": {p99}, "added_us_per_launch_max": null}},
+                "short": null, "graph": {graph}, "load_kept_min": 0.97}}"#
+        )
+    };
+    let graph =
+        r#"{"interference_p50_max": 1.7, "interference_p99_max": 1.8, "added_us_per_launch_max": 4.9}"#;
+    let neighbours = |pages: &str, uncolored: &str| {
+        format!(
+            r#"{{"gpu": "NVIDIA H200", "simulated": false, "command": "partywall vram interfere --json", "pages": "{pages}",
+                "request": {{"launches": 4, "bytes": 8388608}}, "tenant": {{"data_bytes": 67108864}},
+                "summary": {{"colored": {}, "uncolored": {uncolored}}}}}"#,
+            summary("1.0052", graph)
+        )
+    };
+    let (private, paired) = (neighbours("private", &summary("2.5", "null")), neighbours("paired", "null"));
+    let files = [
+        (LEDGER, "# The ledger.\n"),
+        ("results/map.json", map),
+        ("results/private.json", &private),
+        ("results/paired.json", &paired),
+    ];
+    let scratch = Scratch::with("sides", &files);
+    let records = ["map", "private", "paired"].map(|name| PathBuf::from(format!("results/{name}.json")));
+    let report = run_with_rows(scratch.root(), &records).unwrap();
+    assert_eq!(lines(&report.problems), Vec::<String>::new());
+    let ledger = load(scratch.root()).unwrap();
+    let value = |id: &str| ledger.get(id).map(|claim| format!("{} {}", claim.value, claim.unit));
+    for (id, expected) in [
+        ("sides.map_s", "0.720 s"),
+        ("sides.map_gib", "138.285 GiB"),
+        ("sides.wrong_probes", "0 1"),
+        ("sides.long.interference_max", "1.005 ratio"),
+        ("sides.long.interference_max.uncolored", "2.500 ratio"),
+        ("sides.graph.added_us_per_launch_max", "4.900 us"),
+        ("sides.be_kept_min", "0.970 ratio"),
+        ("sides.be_kept_min.uncolored", "0.970 ratio"),
+        ("sides.paired.graph.interference_max", "1.800 ratio"),
+    ] {
+        assert_eq!(value(id).as_deref(), Some(expected), "{id}");
+    }
+    // What was not measured, or not often enough, is not claimed.
+    for id in [
+        "sides.short.interference_max",
+        "sides.graph.interference_max.uncolored",
+        "sides.paired.be_kept_min.uncolored",
+    ] {
+        assert_eq!(value(id), None, "{id}");
+    }
+    let claim = ledger.get("sides.graph.interference_max").unwrap();
+    let what = "requests of 4 launches of 8 MiB as CUDA graphs, each on its side of the chip: p99 beside a neighbour over p99 alone in \
+                the same partition, the most of all rows";
+    assert_eq!(claim.what, what);
+}
+
+#[test]
+fn a_record_without_figures_says_what_writes_them() {
+    let files = [(LEDGER, "# The ledger.\n"), ("results/r.json", r#"{"simulated": false, "rows": []}"#)];
+    let scratch = Scratch::with("figureless", &files);
+    let error = run_with_rows(scratch.root(), &[PathBuf::from("results/r.json")]).unwrap_err();
+    assert!(error.to_string().contains("has no figures under names that stay"), "{error}");
 }

@@ -47,6 +47,16 @@ fn d1_an_h200_an_a100_and_others_are_found_exactly() {
     assert_eq!(map.known.granularity(), 4_096);
     assert!((map.known.scale.far_cycles - 200.0).abs() < 15.0, "{:?}", map.known);
     assert_eq!(check(&mut Model::a100(PAGES, 2)).known.granularity(), 8_192);
+    // Near and far are apart, and what noise there is does not hide it.
+    let latencies = &map.quality.latencies;
+    let at = |bins: &[u32], cycles: u32| {
+        let bin = (cycles - latencies.from_cycles()) / super::BIN_CYCLES;
+        let [before, behind] = [&bins[..bin as usize], &bins[bin as usize..]];
+        (before.iter().sum::<u32>(), behind.iter().sum::<u32>())
+    };
+    let ((near, late), (early, far)) = (at(latencies.near(), 432), at(latencies.far(), 432));
+    assert!(near > CHECKS / 2 && far > CHECKS / 2, "{near} near, {far} far");
+    assert!(late < near / 50 && early == 0, "{late} of {near}, {early} of {far}");
     // Two probes an address are usually enough.
     let mut model = Model::h200(PAGES, 3);
     check(&mut model);

@@ -20,7 +20,7 @@ pub enum VramCommand {
     Map(MapArguments),
     /// Measure what a neighbour does to a tenant when each keeps to a side of the chip, and when neither does.
     ///
-    /// Two processes under an MPS daemon of their own, each on the SMs of a side: one reads, in one long launch and in requests of four
+    /// Two processes under an MPS daemon of their own, each on the SMs of a side: one reads, in one long launch and in requests of a few
     /// short ones, the other never pauses. Once with the data of each on its side, once with the same data anywhere. Interference
     /// is the time beside the neighbour, divided by the time alone in the same partition. What was read and copied is checked. On a
     /// simulated GPU everything is done the same way, and the figures mean nothing. No setting is changed.
@@ -54,7 +54,7 @@ pub enum PagesArgument {
 pub enum WorkArgument {
     /// Passes over the data in one long launch.
     Long,
-    /// Requests of four short launches.
+    /// Requests of a few short launches.
     Short,
     /// The same requests, each a CUDA graph.
     Graph,
@@ -77,15 +77,32 @@ pub enum LoadArgument {
     MixedEvictFirst,
 }
 
-/// `partywall vram interfere`.
+/// What commands that look at a GPU share.
 #[derive(Debug, Args)]
-pub struct InterfereArguments {
+pub struct LookArguments {
     /// The GPU.
     #[command(flatten)]
     pub gpu: GpuChoice,
     /// Which device, as CUDA counts them.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub device: u32,
+    /// Do not use what was found out about this GPU before: the bits of an address that turn the side, and the sides of SMs.
+    #[arg(long)]
+    pub fresh: bool,
+    /// Which addresses are looked at follows from this.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Print as JSON: all that was found out.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partywall vram interfere`.
+#[derive(Debug, Args)]
+pub struct InterfereArguments {
+    /// Where to look.
+    #[command(flatten)]
+    pub look: LookArguments,
     /// What the tenant does.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "long,short,graph", value_name = "LIST")]
     pub work: Vec<WorkArgument>,
@@ -101,9 +118,21 @@ pub struct InterfereArguments {
     /// Threads of the tenant on each SM: multiples of 32, up to 1024.
     #[arg(long, value_delimiter = ',', default_value = "32,128,512,1024", value_name = "LIST")]
     pub threads: Vec<u32>,
+    /// Threads of the neighbour on each SM: with fewer it asks less of its side.
+    #[arg(long, value_delimiter = ',', default_value = "1024", value_name = "LIST")]
+    pub load_threads: Vec<u32>,
     /// Passes or requests behind each figure. Of fewer than 5000 there is no p99.
     #[arg(long, default_value_t = 5_000, value_name = "N")]
     pub requests: u32,
+    /// Launches of a request.
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    pub launches: u32,
+    /// What each launch of a request reads; 0 for launches that do nothing.
+    #[arg(long, default_value = "8MiB", value_name = "SIZE")]
+    pub launch_data: Bytes,
+    /// Load the tenant's kernels in so many places, and measure with those of each: whether it matters where code is.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub code_places: u32,
     /// Whose the pages are that the data are in.
     #[arg(long, value_enum, default_value = "private", value_name = "WHOSE")]
     pub pages: PagesArgument,
@@ -113,15 +142,6 @@ pub struct InterfereArguments {
     /// Data of the neighbour.
     #[arg(long, default_value = "256MiB", value_name = "SIZE")]
     pub load_data: Bytes,
-    /// Do not use what was found out about this GPU before.
-    #[arg(long)]
-    pub fresh: bool,
-    /// Which addresses are looked at follows from this.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub seed: u64,
-    /// Print as JSON.
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// `partywall vram rewrite`.
@@ -178,12 +198,9 @@ fn arena(text: &str) -> Result<Options, String> {
 /// `partywall vram map`.
 #[derive(Debug, Args)]
 pub struct MapArguments {
-    /// The GPU.
+    /// Where to look.
     #[command(flatten)]
-    pub gpu: GpuChoice,
-    /// Which device, as CUDA counts them.
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub device: u32,
+    pub look: LookArguments,
     /// How much memory to look at. Without it: all that is free, but for 1 GiB.
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
@@ -193,13 +210,4 @@ pub struct MapArguments {
     /// Also find the slices of the L2, of the first so much of it; 1GiB without a size. Takes half a minute a GiB on an H200.
     #[arg(long, value_name = "SIZE", num_args = 0..=1, default_missing_value = "1GiB")]
     pub slices: Option<Bytes>,
-    /// Do not use what was found out about this GPU before: the bits of an address that turn the side, and the sides of SMs.
-    #[arg(long)]
-    pub fresh: bool,
-    /// Which addresses are looked at follows from this.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub seed: u64,
-    /// Print as JSON, with the side of every page.
-    #[arg(long)]
-    pub json: bool,
 }

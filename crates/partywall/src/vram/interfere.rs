@@ -1,75 +1,51 @@
 //! `partywall vram interfere`: what a neighbour does to a tenant, by color and without.
 
-use std::fmt::Write as _;
+mod record;
+#[cfg(test)]
+mod tests;
+mod text;
+
 use std::time::Duration;
 
+use indicatif::ProgressBar;
 use partywall_core::soft_gpu::is_simulated;
 use partywall_core::units::Bytes;
 use partywall_driver::mps::{self, MpsDaemon, MpsOptions};
 use partywall_driver::{Cuda, DriverError};
+use partywall_measure::clock;
 use partywall_vram::gpu::GpuProber;
 use partywall_vram::prober::Prober as _;
 use partywall_vram::sides::{Found, Known, Side};
-use serde::Serialize;
+use partywall_vram::tenant::LAUNCHES_MAX;
 
+use super::again::{Again as _, name};
 use super::known::{CacheUse, Kept};
-use super::talk::{Access, Load, Measured, Neighbour, Pages, Ready, Said, Told, View, Work};
+use super::talk::{Access, Load, Measured, Neighbour, Pages, Ready, Requests, Said, Told, View, Work};
 use crate::cli::vram::{InterfereArguments, LoadArgument, PagesArgument, WorkArgument};
 use crate::error::Failure;
 use crate::output;
-use crate::progress::{say, stopwatch};
+use crate::progress::{Lines, bar, say, stopwatch};
 use crate::tenants::variable;
+use record::{Record, Row, Summary};
+use text::text;
 
 /// Memory by which the mask and the sides of SMs are found or checked, and fresh addresses for that.
 const LOOKED_AT: Bytes = Bytes(256 << 20);
 const CHECKS: u32 = 4_000;
 
+/// Places where the kernels of one process are loaded at most: each takes a compilation.
+const CODE_PLACES_MAX: u32 = 64;
+
 /// How long a load runs before it counts, and how long it counts when it is alone.
 const WARM_UP: Duration = Duration::from_millis(50);
 const ALONE: Duration = Duration::from_millis(250);
 
-/// What was measured.
-#[derive(Debug, Serialize)]
-struct Report {
-    gpu: String,
-    simulated: bool,
-    cache: CacheUse,
-    /// Bits of an offset within 2 MiB whose parity turns the side.
-    mask: u32,
-    /// The one that waits, on the first side, and its neighbour, on the second.
-    tenant: Ready,
-    neighbour: Ready,
-    /// Bytes that were copied into an arena and out of it again, of both; none of them was wrong.
-    copied_bytes: u64,
-    rows: Vec<Row>,
-    took_s: f64,
-}
-
-/// The tenant at one intensity beside one load.
-#[derive(Debug, Serialize)]
-struct Row {
-    view: View,
-    work: Work,
-    threads_per_sm: u32,
-    load: String,
-    alone: Measured,
-    beside: Measured,
-    /// Beside the load / alone, by the device's clock.
-    interference_p50: f64,
-    /// `null` where there were fewer than 5000.
-    interference_p99: Option<f64>,
-    /// What the load moves alone on its half and beside the tenant, 10^9 bytes a second, and the one over the other.
-    load_alone_gb_s: f64,
-    load_beside_gb_s: f64,
-    load_kept: f64,
-}
-
 pub(super) fn run(arguments: &InterfereArguments) -> Result<(), Failure> {
-    let report = measure(arguments)?;
-    output::print(&if arguments.json { output::json(&report)? } else { text(&report) })
+    let record = measure(arguments)?;
+    output::print(&if arguments.look.json { output::json(&record)? } else { text(&record) })
 }
 
-fn measure(arguments: &InterfereArguments) -> Result<Report, Failure> {
+fn measure(arguments: &InterfereArguments) -> Result<Record, Failure> {
     let mut watch = stopwatch();
     check(arguments)?;
     let control = mps::find_control(variable("PATH").as_deref())
@@ -78,11 +54,14 @@ fn measure(arguments: &InterfereArguments) -> Result<Report, Failure> {
     let simulated = is_simulated(&gpu);
     let mps = |error| Failure::machine(error, None);
     let daemon = MpsDaemon::start(&MpsOptions::new(control, std::env::temp_dir())).map_err(mps)?;
+    let request =
+        Requests { launches: arguments.launches, bytes: arguments.launch_data.0.min(arguments.data.0) };
     let begin = |side, bytes: Bytes, pages| -> Result<(Neighbour, Ready), Failure> {
         let mut neighbour = Neighbour::start(&daemon)?;
-        let (device, seed) = (arguments.device, arguments.seed);
-        let (known, data, gentle) = (known.clone(), bytes.0, simulated);
-        let told = Told::Begin { device, known, side, data, seed, gentle, pages };
+        let (device, seed) = (arguments.look.device, arguments.look.seed);
+        let (known, data, gentle, code_places) = (known.clone(), bytes.0, simulated, arguments.code_places);
+        let request = Requests { bytes: request.bytes.min(data), ..request };
+        let told = Told::Begin { device, known, side, data, request, code_places, seed, gentle, pages };
         let Said::Ready(ready) = neighbour.tell(&told)? else { return Err(unexpected()) };
         let is_client = daemon.is_client(neighbour.pid()).map_err(|error| Failure::machine(error, None))?;
         if !is_client {
@@ -101,7 +80,7 @@ fn measure(arguments: &InterfereArguments) -> Result<Report, Failure> {
     let (mut load, of_load) = begin(Side::Second, arguments.load_data, pages)?;
     let mut copied_wrong = 0;
     for one in [&mut tenant, &mut load] {
-        let Said::Copied { wrong } = one.tell(&Told::Copies { seed: arguments.seed as u32 })? else {
+        let Said::Copied { wrong } = one.tell(&Told::Copies { seed: arguments.look.seed as u32 })? else {
             return Err(unexpected());
         };
         copied_wrong += wrong;
@@ -114,11 +93,15 @@ fn measure(arguments: &InterfereArguments) -> Result<Report, Failure> {
     load.end()?;
     tenant.end()?;
     daemon.stop().map_err(mps)?;
-    Ok(Report {
+    Ok(Record {
+        command: arguments.command(),
         gpu,
         simulated,
         cache,
         mask: known.mask,
+        pages: name(&arguments.pages),
+        request,
+        summary: Summary::of(&rows),
         copied_bytes: of_tenant.data_bytes + of_load.data_bytes,
         tenant: of_tenant,
         neighbour: of_load,
@@ -128,21 +111,32 @@ fn measure(arguments: &InterfereArguments) -> Result<Report, Failure> {
 }
 
 fn check(arguments: &InterfereArguments) -> Result<(), Failure> {
-    if let Some(wrong) =
-        arguments.threads.iter().find(|one| !(32..=1024).contains(*one) || !one.is_multiple_of(32))
+    for (option, threads) in [("--threads", &arguments.threads), ("--load-threads", &arguments.load_threads)]
     {
-        return Err(Failure::input(format!(
-            "--threads {wrong}: 32, 64, ... 1024 threads on an SM are possible"
-        )));
+        if let Some(wrong) = threads.iter().find(|one| !(32..=1024).contains(*one) || !one.is_multiple_of(32))
+        {
+            return Err(Failure::input(format!(
+                "{option} {wrong}: 32, 64, ... 1024 threads on an SM are possible"
+            )));
+        }
     }
     let most = partywall_vram::tenant::PASSES_MAX / 2;
-    if !(1..=most).contains(&arguments.requests) {
-        return Err(Failure::input(format!("--requests {}: from 1 to {most}", arguments.requests)));
+    for (option, number, most) in [
+        ("--requests", arguments.requests, most),
+        ("--launches", arguments.launches, LAUNCHES_MAX),
+        ("--code-places", arguments.code_places, CODE_PLACES_MAX),
+    ] {
+        if !(1..=most).contains(&number) {
+            return Err(Failure::input(format!("{option} {number}: from 1 to {most}")));
+        }
     }
     for (option, bytes) in [("--data", arguments.data), ("--load-data", arguments.load_data)] {
         if bytes.0 < 1 << 20 || !bytes.0.is_multiple_of(64 << 10) || bytes.0 > 1 << 32 {
             return Err(Failure::input(format!("{option} {bytes}: from 1MiB to 4GiB, a multiple of 64KiB")));
         }
+    }
+    if !arguments.launch_data.0.is_multiple_of(1 << 10) {
+        return Err(Failure::input(format!("--launch-data {}: a multiple of 1KiB", arguments.launch_data)));
     }
     Ok(())
 }
@@ -150,11 +144,11 @@ fn check(arguments: &InterfereArguments) -> Result<(), Failure> {
 /// What is known of the GPU. Nothing of this process is left on it afterwards: beside a context of its own, MPS would have to take turns.
 fn look(arguments: &InterfereArguments) -> Result<(String, Known, CacheUse), Failure> {
     let driver = |error: DriverError| Failure::machine(error, None);
-    let device = Cuda::load().map_err(driver)?.device(arguments.device).map_err(driver)?;
+    let device = Cuda::load().map_err(driver)?.device(arguments.look.device).map_err(driver)?;
     let name = device.name().map_err(driver)?;
     let mut prober = GpuProber::new(&device, LOOKED_AT).map_err(driver)?;
     let kept = Kept::of(&device, prober.groups())?;
-    match kept.find(&mut prober, arguments.fresh, CHECKS, arguments.seed)? {
+    match kept.find(&mut prober, arguments.look.fresh, CHECKS, arguments.look.seed)? {
         (Found::Two(sides), cache) => Ok((name, sides.known, cache)),
         (Found::One { .. }, _) => Err(Failure::machine(
             format!("{name} has one side, as far as can be told, so there are no two for neighbours"),
@@ -167,54 +161,72 @@ fn unexpected() -> Failure {
     Failure::internal("a process answered something else than what it was asked")
 }
 
+/// What the tenant does, with how many threads on each SM, with which copy of its kernels.
+#[derive(Clone, Copy)]
+struct Cell {
+    work: Work,
+    threads: u32,
+    code: u32,
+}
+
 fn rows(
     arguments: &InterfereArguments,
     tenant: &mut Neighbour,
     load: &mut Neighbour,
 ) -> Result<Vec<Row>, Failure> {
-    let mut rows = Vec::new();
-    let count = arguments.requests;
     let views: &[View] = match arguments.pages {
         PagesArgument::Private => &[View::Colored, View::Uncolored],
         // What is not of the own color is the neighbour's.
         PagesArgument::Paired => &[View::Colored],
     };
+    let cells: Vec<Cell> = (0..arguments.code_places)
+        .flat_map(|code| arguments.work.iter().map(move |work| (code, Work::from(*work))))
+        .flat_map(|(code, work)| arguments.threads.iter().map(move |&threads| Cell { work, threads, code }))
+        .collect();
+    let loads: Vec<(Load, u32)> = arguments
+        .loads
+        .iter()
+        .flat_map(|load| arguments.load_threads.iter().map(|&threads| (Load::from(*load), threads)))
+        .collect();
+    let mut progress = Progress::new(views.len() * cells.len() * (1 + loads.len()));
+    let mut rows = Vec::new();
     for &view in views {
-        let cells: Vec<(Work, u32)> = arguments
-            .work
-            .iter()
-            .flat_map(|work| arguments.threads.iter().map(move |threads| (Work::from(*work), *threads)))
-            .collect();
-        let mut measured = |work, threads| match tenant.tell(&Told::Measure { work, view, threads, count })? {
-            Said::Measured(measured) => Ok(measured),
-            _ => Err(unexpected()),
+        let mut measured = |progress: &mut Progress, cell: Cell, beside: &str| {
+            progress.step(view, cell, beside);
+            let Cell { work, threads, code } = cell;
+            let count = arguments.requests;
+            match tenant.tell(&Told::Measure { work, view, threads, count, code })? {
+                Said::Measured(measured) => Ok(measured),
+                _ => Err(unexpected()),
+            }
         };
-        say(&format!("{view:?}: alone"));
         let alone = cells
             .iter()
-            .map(|(work, threads)| measured(*work, *threads))
-            .collect::<Result<Vec<_>, Failure>>()?;
-        for argument in &arguments.loads {
-            let what = Load::from(*argument);
-            say(&format!("{view:?}: beside {}", what.name()));
-            done(load.tell(&Told::Start { load: what, view })?)?;
+            .map(|cell| measured(&mut progress, *cell, "alone"))
+            .collect::<Result<Vec<Measured>, Failure>>()?;
+        for &(what, load_threads) in &loads {
+            done(load.tell(&Told::Start { load: what, view, threads: load_threads })?)?;
             pause(WARM_UP);
             let before = worked(load)?;
             pause(ALONE);
             let load_alone_gb_s = what.gb_s(before, worked(load)?);
-            for ((work, threads_per_sm), alone) in cells.iter().zip(&alone) {
+            for (cell, alone) in cells.iter().zip(&alone) {
                 let before = worked(load)?;
-                let beside = measured(*work, *threads_per_sm)?;
+                let beside = measured(&mut progress, *cell, &format!("beside {}", what.name()))?;
                 let load_beside_gb_s = what.gb_s(before, worked(load)?);
+                let added = (beside.p50_us - alone.p50_us) / f64::from(arguments.launches);
                 rows.push(Row {
                     view,
-                    work: *work,
-                    threads_per_sm: *threads_per_sm,
+                    work: cell.work,
+                    threads_per_sm: cell.threads,
+                    code_place: cell.code,
                     load: what.name(),
+                    load_threads_per_sm: load_threads,
                     alone: *alone,
                     beside,
                     interference_p50: beside.p50_us / alone.p50_us,
                     interference_p99: beside.p99_us.zip(alone.p99_us).map(|(one, other)| one / other),
+                    added_us_per_launch: (cell.work != Work::Long).then_some(added),
                     load_alone_gb_s,
                     load_beside_gb_s,
                     load_kept: load_beside_gb_s / load_alone_gb_s,
@@ -224,6 +236,34 @@ fn rows(
         }
     }
     Ok(rows)
+}
+
+/// What is measured now: a bar, or a line now and then where there is no terminal.
+struct Progress {
+    bar: ProgressBar,
+    lines: Option<Lines>,
+}
+
+impl Progress {
+    fn new(steps: usize) -> Self {
+        Self { bar: bar(steps as u64, "measuring"), lines: Lines::for_logs() }
+    }
+
+    fn step(&mut self, view: View, cell: Cell, beside: &str) {
+        let what = format!("{view:?} {:?}, {} threads, {beside}", cell.work, cell.threads).to_lowercase();
+        if let Some(lines) = &mut self.lines {
+            let (done, all) = (self.bar.position(), self.bar.length().unwrap_or_default());
+            lines.say(clock::now(), &format!("[{done}/{all}] {what}"));
+        }
+        self.bar.set_message(what);
+        self.bar.inc(1);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 fn done(said: Said) -> Result<(), Failure> {
@@ -285,48 +325,4 @@ impl From<LoadArgument> for Load {
         };
         Self { access, evict_first }
     }
-}
-
-fn text(report: &Report) -> String {
-    let mut text = format!(
-        "{}{}\n",
-        report.gpu,
-        if report.simulated { ": simulated, so times mean nothing" } else { "" }
-    );
-    let _ = writeln!(
-        text,
-        "  mask {:#x}, {}; {:.0} s\n  tenant: {} SMs, {} of data; neighbour: {} SMs, {} of data; of their pages {} are nobody's\n  \
-         copied into arenas and back: {}, none of it wrong\n",
-        report.mask,
-        report.cache.text(),
-        report.took_s,
-        report.tenant.sms,
-        Bytes(report.tenant.data_bytes),
-        report.neighbour.sms,
-        Bytes(report.neighbour.data_bytes),
-        Bytes(report.tenant.lost_bytes + report.neighbour.lost_bytes),
-        Bytes(report.copied_bytes),
-    );
-    let _ = writeln!(
-        text,
-        "  {:<10}{:<7}{:>8}  {:<19}{:>10}{:>10}{:>8}{:>8}{:>9}{:>6}",
-        "data", "work", "threads", "beside", "alone us", "us", "p50 x", "p99 x", "GB/s", "kept"
-    );
-    for row in &report.rows {
-        let p99 = row.interference_p99.map_or("-".to_owned(), |factor| format!("{factor:.2}"));
-        let _ = writeln!(
-            text,
-            "  {:<10}{:<7}{:>8}  {:<19}{:>10.1}{:>10.1}{:>8.2}{p99:>8}{:>9.0}{:>6.2}",
-            format!("{:?}", row.view).to_lowercase(),
-            format!("{:?}", row.work).to_lowercase(),
-            row.threads_per_sm,
-            row.load,
-            row.alone.p50_us,
-            row.beside.p50_us,
-            row.interference_p50,
-            row.load_beside_gb_s,
-            row.load_kept,
-        );
-    }
-    text
 }

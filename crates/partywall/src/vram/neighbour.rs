@@ -9,7 +9,7 @@ use partywall_driver::{Cuda, DriverError};
 use partywall_vram::arena::{Arena, ArenaError};
 use partywall_vram::pages::Source;
 use partywall_vram::sides::{Known, Side};
-use partywall_vram::tenant::{self, Tenant, TenantError};
+use partywall_vram::tenant::{self, Request, Tenant, TenantError};
 
 use super::descriptors;
 use super::talk::{self, Measured, Pages, Ready, Said, Told};
@@ -49,11 +49,13 @@ pub(super) fn run() -> Result<(), Failure> {
 
 fn obey(tenant: &mut Option<(Tenant, bool)>, told: Told, clock: &dyn Fn() -> Nanos) -> Result<Said, String> {
     let failed = |error: TenantError| error.to_string();
-    if let Told::Begin { device, known, side, data, seed, gentle, pages } = told {
+    if let Told::Begin { device, known, side, data, request, code_places, seed, gentle, pages } = told {
         let mut took = stopwatch();
         let source = source(device, known, seed).map_err(|error| error.to_string())?;
         let arena = arena(&source, side, Bytes(data), &pages)?;
-        let made = Tenant::new(&source, arena, Bytes(data), None).map_err(failed)?;
+        let request = Request { launches: request.launches, bytes: Bytes(request.bytes) };
+        let mut made = Tenant::new(&source, arena, (Bytes(data), request), None).map_err(failed)?;
+        (1..code_places).try_for_each(|_| made.load_again(&source)).map_err(failed)?;
         let ready = Ready {
             sms: made.sms(),
             data_bytes: made.data().0,
@@ -69,12 +71,14 @@ fn obey(tenant: &mut Option<(Tenant, bool)>, told: Told, clock: &dyn Fn() -> Nan
     match told {
         Told::Begin { .. } => Err("it has begun already".to_owned()),
         Told::Copies { seed } => Ok(Said::Copied { wrong: tenant.try_copies(seed).map_err(failed)? }),
-        Told::Measure { work, view, threads, count } => {
+        Told::Measure { work, view, threads, count, code } => {
+            tenant.use_code(code as usize).map_err(failed)?;
             let taken = tenant.measure(work.into(), view.into(), threads, count, clock).map_err(failed)?;
             Ok(Said::Measured(measured(taken)))
         }
-        Told::Start { load, view } => {
-            tenant.start(load.access.into(), load.evict_first, view.into(), *gentle).map_err(failed)?;
+        Told::Start { load, view, threads } => {
+            let access = (load.access.into(), load.evict_first);
+            tenant.start(access, threads, view.into(), *gentle).map_err(failed)?;
             Ok(Said::Done)
         }
         Told::Worked => {

@@ -14,12 +14,42 @@ use crate::error::Failure;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Told {
-    Begin { device: u32, known: Known, side: Side, data: u64, seed: u64, gentle: bool, pages: Pages },
-    Copies { seed: u32 },
-    Measure { work: Work, view: View, threads: u32, count: u32 },
-    Start { load: Load, view: View },
+    Begin {
+        device: u32,
+        known: Known,
+        side: Side,
+        data: u64,
+        request: Requests,
+        code_places: u32,
+        seed: u64,
+        gentle: bool,
+        pages: Pages,
+    },
+    Copies {
+        seed: u32,
+    },
+    Measure {
+        work: Work,
+        view: View,
+        threads: u32,
+        count: u32,
+        code: u32,
+    },
+    Start {
+        load: Load,
+        view: View,
+        threads: u32,
+    },
     Worked,
     Stop,
+}
+
+/// What a request is.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Requests {
+    pub(super) launches: u32,
+    /// What each launch reads.
+    pub(super) bytes: u64,
 }
 
 /// Where the pages of an arena are from.

@@ -31,6 +31,13 @@ fn sides_and_slices_are_found() {
     assert_eq!(sides["groups"], "01".repeat(33));
     assert_eq!(sides["pages"].as_str().unwrap().len(), 128);
     assert_eq!((&sides["checked"], &sides["unsure"]), (&3000.into(), &0.into()));
+    let latencies = &sides["latencies"];
+    for kind in ["near", "far"] {
+        let probes: u64 = latencies[kind].as_array().unwrap().iter().map(|bin| bin.as_u64().unwrap()).sum();
+        // Fresh addresses are asked at least once, from one side or the other.
+        assert!(probes > 1_000, "{latencies}");
+    }
+    assert_eq!(latencies["bin_cycles"], 4);
     let slices = &report["slices"];
     assert_eq!((&slices["count"], &slices["of_sides"]), (&94.into(), &serde_json::json!([47, 47])));
     assert_eq!(slices["checked"], 3000);
@@ -153,11 +160,41 @@ fn neighbours_share_pages_between_processes() {
 }
 
 #[test]
+fn the_neighbours_intensity_requests_and_places_of_code_can_be_chosen() {
+    let cache = tempfile::tempdir().unwrap();
+    let words =
+        ["mixed", "--work", "graph", "--load-threads", "64,512", "--launches", "2", "--launch-data", "0"];
+    let report =
+        json(&vram("sim:h200", cache.path(), &[&SMALL[..], &words, &["--code-places", "2"]].concat()));
+    assert_eq!(report["request"], serde_json::json!({"launches": 2, "bytes": 0}));
+    let rows = report["rows"].as_array().unwrap();
+    let of = |key: &str| rows.iter().map(|row| row[key].as_u64().unwrap()).collect::<Vec<_>>();
+    // With colors and without; by the neighbour's threads, the place of the code, and the tenant's threads.
+    assert_eq!(of("load_threads_per_sm"), [[64; 4], [512; 4]].concat().repeat(2));
+    assert_eq!(of("code_place"), [0, 0, 1, 1].repeat(4));
+    assert_eq!(of("threads_per_sm"), [32, 1024].repeat(8));
+    let expected = "partywall vram interfere --gpu sim:h200 --work graph --loads mixed --threads 32,1024 --load-threads 64,512 --requests 5 \
+                    --launches 2 --launch-data 0B --code-places 2 --data 8MiB --load-data 8MiB --json";
+    assert_eq!(report["command"], expected);
+    let worst = &report["summary"]["colored"]["graph"];
+    let all = rows[..8].iter().map(|row| row["interference_p50"].as_f64().unwrap());
+    assert_eq!(worst["interference_p50_max"].as_f64(), all.reduce(f64::max));
+    assert!(
+        worst["interference_p99_max"].is_null() && report["summary"]["colored"]["long"].is_null(),
+        "{report}"
+    );
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused() {
     let cache = tempfile::tempdir().unwrap();
     for (arguments, part, code) in [
         (["--threads", "48"], "--threads 48: 32, 64, ... 1024", 2),
+        (["--load-threads", "2048"], "--load-threads 2048: 32, 64, ... 1024", 2),
         (["--requests", "0"], "--requests 0: from 1 to", 2),
+        (["--launches", "257"], "--launches 257: from 1 to 256", 2),
+        (["--launch-data", "100"], "--launch-data 100B: a multiple of 1KiB", 2),
+        (["--code-places", "0"], "--code-places 0: from 1 to 64", 2),
         (["--data", "100KiB"], "--data 100KiB: from 1MiB", 2),
         (["--data", "1MiB"], "as many of these as SMs at least", 1),
     ] {
