@@ -183,7 +183,8 @@ class Gpu:
 
         self.torch = torch
         slack = torch.empty(2 * LENGTH + ALIGNED, dtype=torch.uint8, device=DEVICE)
-        self.base = -(-slack.data_ptr() // ALIGNED) * ALIGNED
+        # Never where the slack begins: PyTorch knows that address already, and may hand out the arena's as tensors of their own.
+        self.base = (slack.data_ptr() // ALIGNED + 1) * ALIGNED
         begin = self.base - slack.data_ptr()
         self.memory = slack[begin : begin + 2 * LENGTH].view(torch.int64).view(-1, STRETCH // 8)
         self.rows = torch.tensor(stretches(self.base, LENGTH // STRETCH), device=DEVICE)

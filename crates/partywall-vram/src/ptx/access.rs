@@ -114,7 +114,7 @@ pub(super) fn address<'a>(
     if !module.globals.contains(&address.base) {
         return Ok(Some(address));
     }
-    if function.registers.contains(&address.base) {
+    if function.registers.iter().any(|register| register.is(address.base)) {
         return Err(SHADOWED);
     }
     // A variable of the module has a fixed place outside the arena.

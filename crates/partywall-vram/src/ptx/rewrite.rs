@@ -43,7 +43,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use super::access::{Access, access, address, tells};
-use super::eviction::{MAKE_POLICY, POLICY, demoted, hinted};
+use super::eviction::{MAKE_DETOUR, MAKE_POLICY, POLICY, demoted, hinted};
 use super::source::{Function, Instruction, Module, SourceError, read};
 use super::translation::{REGISTERS, RESULT, translation};
 use crate::coloring::Coloring;
@@ -170,6 +170,8 @@ struct Plan<'a> {
     /// The operand that is the address.
     operand: Option<Range<usize>>,
     takes_policy: bool,
+    /// What takes the place of the first operand.
+    first: Option<String>,
 }
 
 /// Puts the accesses of all functions through the translation.
@@ -203,6 +205,9 @@ pub fn rewrite(text: &str, options: &Options) -> Result<Rewritten, RewriteError>
         if count(|plan| plan.takes_policy) > 0 {
             edits.insert(function.begin, MAKE_POLICY);
         }
+        if count(|plan| plan.first.is_some()) > 0 {
+            edits.insert(function.begin, MAKE_DETOUR);
+        }
         plans.iter().for_each(|plan| edits.carry_out(plan));
     }
     if !refused.is_empty() {
@@ -221,8 +226,14 @@ fn plans<'a>(
     let mut plans = Vec::new();
     let tells = tells(module, function, options.pointers);
     for instruction in &function.instructions {
-        let mut plan =
-            Plan { instruction, before: String::new(), opcode: None, operand: None, takes_policy: false };
+        let mut plan = Plan {
+            instruction,
+            before: String::new(),
+            opcode: None,
+            operand: None,
+            takes_policy: false,
+            first: None,
+        };
         if options.evict_first {
             plan.opcode = demoted(instruction);
         }
@@ -244,9 +255,13 @@ fn plans<'a>(
             Ok(Some((address, place))) => {
                 plan.before = translation(&address, &options.coloring, options.pointers);
                 plan.operand = Some(place);
-                if let Some(hinted) = hinted(&module.header, instruction).filter(|_| options.evict_first) {
+                if let Some(hinted) = options.evict_first.then(|| hinted(module, function, instruction)).flatten() {
                     plan.opcode = Some(hinted.opcode);
                     plan.takes_policy = hinted.takes_policy;
+                    if let Some((before, first)) = hinted.detour {
+                        plan.before += &before;
+                        plan.first = Some(first);
+                    }
                 }
             }
         }
@@ -270,6 +285,9 @@ impl Edits<'_> {
         self.insert(instruction.place.start, &plan.before);
         if let Some(opcode) = &plan.opcode {
             self.replace(instruction.opcode_place.clone(), opcode);
+        }
+        if let (Some(first), Some(place)) = (&plan.first, instruction.operands.first()) {
+            self.replace(place.clone(), first);
         }
         if let Some(operand) = &plan.operand {
             self.replace(operand.clone(), &format!("[{RESULT}]"));

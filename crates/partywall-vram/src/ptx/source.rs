@@ -43,10 +43,32 @@ pub struct Function<'a> {
     pub is_entry: bool,
     /// Where its body begins: the place behind the brace.
     pub begin: usize,
-    /// Registers as they are declared; `%r<9>` is `%r`.
-    pub registers: Vec<&'a str>,
+    /// Registers as they are declared.
+    pub registers: Vec<Register<'a>>,
     /// Its instructions.
     pub instructions: Vec<Instruction<'a>>,
+}
+
+/// A declared register, or as many as a declaration says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Register<'a> {
+    /// What it is called; of `%r<9>` it is `%r`.
+    pub name: &'a str,
+    /// Its type without the dot, such as `b32`.
+    pub kind: &'a str,
+    /// Whether numbers follow the name, as in `%r<9>`.
+    pub is_numbered: bool,
+}
+
+impl Register<'_> {
+    /// Whether it is, or one of them is, called that.
+    pub fn is(&self, name: &str) -> bool {
+        match name.strip_prefix(self.name) {
+            Some(rest) if self.is_numbered => !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()),
+            Some(rest) => rest.is_empty(),
+            None => false,
+        }
+    }
 }
 
 /// An instruction.
@@ -330,8 +352,16 @@ impl<'a> Reader<'a> {
                 ".reg" => {
                     let begin = self.next;
                     self.statement(token)?;
-                    let words = self.tokens[begin..self.next].iter().map(|token| token.text(self.text));
-                    function.registers.extend(words.filter(|word| starts_a_name(word)));
+                    let mut words = self.tokens[begin..self.next].iter().map(|token| token.text(self.text)).peekable();
+                    let mut kind = "";
+                    while let Some(word) = words.next() {
+                        if starts_a_name(word) {
+                            let is_numbered = words.peek() == Some(&"<");
+                            function.registers.push(Register { name: word, kind, is_numbered });
+                        } else if let Some(word) = word.strip_prefix('.') {
+                            kind = word;
+                        }
+                    }
                 }
                 word if word.starts_with('.') => {
                     self.next -= 1;

@@ -28,7 +28,7 @@ fn arenas(odd: bool) -> impl Iterator<Item = Options> {
 /// A kernel with this body.
 fn kernel(body: &str) -> String {
     format!(
-        ".version 8.7\n.target sm_90\n.address_size 64\n.global .align 4 .b8 table[8];\n.visible .entry k(.param .u64 k_0)\n{{\n\t.reg .b64 \t%rd<9>;\n\t{body}\n\tret;\n}}\n"
+        ".version 8.7\n.target sm_90\n.address_size 64\n.global .align 4 .b8 table[8];\n.visible .entry k(.param .u64 k_0)\n{{\n\t.reg .b64 \t%rd<9>; .reg .b32 %r<9>;\n\t{body}\n\tret;\n}}\n"
     )
 }
 
@@ -55,7 +55,11 @@ fn execute(text: &str, registers: &[(&str, u64)]) -> u64 {
         let value = |index: usize| {
             let text = operand(index);
             values.get(text).copied().unwrap_or_else(|| {
-                text.parse::<i64>().map_or_else(|_| text.parse().unwrap(), i64::cast_unsigned)
+                let number = |text: &str| match text.strip_prefix("0x") {
+                    Some(digits) => u64::from_str_radix(digits, 16).unwrap(),
+                    None => text.parse().unwrap(),
+                };
+                text.parse::<i64>().map_or_else(|_| number(text), i64::cast_unsigned)
             })
         };
         let word = |index: usize| value(index) as u32;
@@ -337,7 +341,11 @@ fn t4_accesses_are_told_to_leave_first() {
         ),
         (
             "cp.async.cg.shared.global.L2::128B [%r1], [ %rd1 + 0 ], 0x10, %r2;",
-            "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%r1], [%partywall_b], 0x10, %r2, %partywall_e;",
+            "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%partywall_d], [%partywall_b], 0x10, %r2, %partywall_e;",
+        ),
+        (
+            "cp.async.cg.shared.global [ %r1 + -16 ], [%rd1], 16;",
+            "cp.async.cg.shared.global.L2::cache_hint [%partywall_d+-16], [%partywall_b], 16, %partywall_e;",
         ),
     ];
     for (body, expected) in cases {
@@ -345,6 +353,9 @@ fn t4_accesses_are_told_to_leave_first() {
     }
     // What goes first already, has a policy, or cannot have one.
     for body in [
+        "cp.async.cg.shared.global [%rd2], [%partywall_b], 16;",
+        "cp.async.cg.shared.global [table], [%partywall_b], 16;",
+        "cp.async.cg.shared.global [4096], [%partywall_b], 16;",
         "st.global.cs.b32 [%partywall_b], %r1;",
         "ld.volatile.global.b32 %r1, [%partywall_b];",
         "st.global.L1::evict_last.L2::cache_hint.b32 [%partywall_b], %r1, %rd2;",
@@ -352,6 +363,23 @@ fn t4_accesses_are_told_to_leave_first() {
         "atom.global.gpu.acq_rel.cas.b32 %r1, [%partywall_b], %r2, %r3;",
     ] {
         assert_eq!(hinted(&body.replace("%partywall_b", "%rd1")), (body.to_owned(), 0));
+    }
+}
+
+#[test]
+fn t4_a_detour_ends_at_the_same_place() {
+    let hinting = Options { evict_first: true, ..options(false) };
+    let text = rewritten(&kernel("cp.async.cg.shared.global [%r1+16], [%rd1], 16, %r2;"), &hinting).text;
+    assert!(text.contains("mov.u32 \t%partywall_z, %lanemask_lt;"));
+    let at = text.find("lop3.b32 \t%partywall_d").unwrap();
+    // The same operation, in front of a load that the interpreter stops at.
+    let line = text[at..].lines().next().unwrap();
+    for place in [0_u64, 0x400, 0x3_8ff0, 0x7fff_fff0] {
+        for lane in 0..32 {
+            let text = kernel(&format!("{line}\n\tld.shared.b32 %r3, [%partywall_d];"));
+            let below = (1_u64 << lane) - 1;
+            assert_eq!(execute(&text, &[("%r1", place), ("%partywall_z", below)]), place);
+        }
     }
 }
 

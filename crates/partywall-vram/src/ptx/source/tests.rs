@@ -116,7 +116,9 @@ fn what_a_module_says_of_itself_is_known() {
     let module = read(SMALL).unwrap();
     assert_eq!(module.header, Header { version: 807, target: 90, address_bits: 64 });
     assert!(SMALL[module.begin..].starts_with(".extern .func"));
-    assert_eq!(module.functions[0].registers, ["%p", "%rd"]);
+    let registers: Vec<_> =
+        module.functions[0].registers.iter().map(|one| (one.name, one.kind, one.is_numbered)).collect();
+    assert_eq!(registers, [("%p", "pred", true), ("%rd", "b64", true)]);
     let nothing = read("").unwrap();
     assert_eq!((nothing.header, nothing.begin), (Header::default(), 0));
 }
