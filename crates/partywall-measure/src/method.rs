@@ -251,11 +251,14 @@ impl Measurement {
                     self.done += 1;
                     continue;
                 }
-                let time = self.window(bench, at, round);
-                if self.is_late(bench, time.saturating_add(bench.plan.warmup)) {
+                let longest = self.window(bench, at, round);
+                let expected = self.expected(bench, at).map_or(longest, |time| time.min(longest));
+                if self.is_late(bench, expected.saturating_add(bench.plan.warmup)) {
                     self.skip_late(cells);
                     return Ok(());
                 }
+                // As long as there is time for: requests that take longer than they should end with it.
+                let time = self.left(bench).map_or(longest, |left| longest.min(left.max(expected)));
                 self.tell(bench, self.title(bench, at), progress);
                 match self.round(bench, stage, at, time) {
                     Ok(()) => {}
@@ -289,6 +292,21 @@ impl Measurement {
         // Half as much again, because rounds differ.
         let stretched = so_far / found.max(1) * missing * 3 / 2;
         Nanos(stretched.clamp(share.0, share.0 * STRETCH_MAX))
+    }
+
+    /// How long the window of a round is where requests come at a rate that is known, if they are served.
+    fn expected(&self, bench: &Bench<'_>, at: usize) -> Option<Nanos> {
+        let rate = self.open_rate(bench, self.measured.cells[at].cell.ls?)?;
+        let requests = bench.plan.requests_wanted.div_ceil(u64::from(bench.plan.rounds));
+        // Arrivals at random take a little longer than their number says, or less.
+        Some(Nanos::from_ms_f64(1.1e3 * requests as f64 / rate))
+    }
+
+    /// The longest window that would end before the time limit; `None` without a limit.
+    fn left(&self, bench: &Bench<'_>) -> Option<Nanos> {
+        let so_far = bench.channel.now().saturating_sub(self.begin);
+        let rest = self.limits.time?.saturating_sub(so_far);
+        Some(rest.saturating_sub(TEARDOWN).saturating_sub(bench.plan.warmup))
     }
 
     fn members(&self, at: usize) -> Vec<usize> {

@@ -211,11 +211,9 @@ fn facts(view: &TenantView) -> NodeRecord {
     let mut counted = named(&COUNTED);
     counted.insert("held_ns".to_owned(), view.held_ns.0);
     counted.insert("memory_refusals".to_owned(), view.memory.refusals);
-    // Times are written with their units there.
+    // A time is written with its unit there.
     let mut stood = named(&STANDS);
-    for (name, time) in [("longest_resize_ns", view.longest_resize_ns), ("slice_ns", view.slice_ns)] {
-        stood.insert(name.to_owned(), time.0);
-    }
+    stood.insert("slice_ns".to_owned(), view.slice_ns.0);
     NodeRecord {
         tenant: view.name.clone(),
         sms: view.sms.map(|set| set.sms().0),
@@ -224,6 +222,7 @@ fn facts(view: &TenantView) -> NodeRecord {
         guaranteed: view.guaranteed,
         reasons: view.reasons.clone(),
         launches: None,
+        longest_resize_ms: view.longest_resize_ns.as_ms(),
         promise: view
             .promise
             .as_ref()

@@ -211,7 +211,7 @@ impl Measurement {
     }
 
     /// Requests a second of a tenant whose requests come whatever becomes of them.
-    fn open_rate(&self, bench: &Bench<'_>, tenant: usize) -> Option<f64> {
+    pub(super) fn open_rate(&self, bench: &Bench<'_>, tenant: usize) -> Option<f64> {
         let load = self.measured.duties.get(&tenant).unwrap_or(&bench.plan.tenants[tenant].load);
         load.offered_per_s()
     }

@@ -199,6 +199,22 @@ fn a_time_limit_keeps_what_there_is_and_priority_comes_first() {
 }
 
 #[test]
+fn a_time_limit_expects_no_more_of_a_cell_than_its_requests_take() {
+    let text = "slow_load = \"periodic\"\nwalls = [{ wall = \"mps\" }]\n[[pair]]\nls = [\"slow\"]\nbe = [\"stream\"]\n";
+    // 50 a round, which come within 50 ms; a window may take ten seconds, or one for the neighbour solo.
+    let plan = Plan { requests_wanted: 100, time_max: Nanos::from_secs(20), alone: false, ..plan(text) };
+    let plan = Plan { pairs: plan.pairs.iter().rev().take(1).cloned().collect(), ..plan };
+    let more = Nanos::from_millis(1_200);
+    let whole = run_with(&plan, Fake::new(&[]), FakeMachine::default(), NO_LIMITS).measured.took;
+    let limits = Limits { time: Some(whole.saturating_add(TEARDOWN).saturating_add(more)), ims: false };
+    let enough = run_with(&plan, Fake::new(&[]), FakeMachine::default(), limits);
+    assert!(enough.measured.complete && enough.errors().is_empty(), "{:?}", enough.errors());
+    // Beside others requests take longer than they come: they end with the time.
+    let limit = whole.saturating_add(more);
+    assert!(enough.measured.took <= limit, "{} of {limit}", enough.measured.took);
+}
+
+#[test]
 fn an_interruption_leaves_nothing() {
     let (plan, mut machine, mut fake) = (plan(MATRIX), FakeMachine::default(), Fake::new(&[]));
     for after in [0, 3, 40, 400] {

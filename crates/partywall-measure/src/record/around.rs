@@ -15,7 +15,7 @@ pub struct NodeRecord {
     pub sms: Option<u32>,
     /// What was counted, by the names of the node's facts: `held_ns`, `launches`, `squeezed_launches`.
     pub counted: BTreeMap<String, u64>,
-    /// What was so at their end, by these names: `graphs_cut`, and since the tenant's start `longest_resize_ns`.
+    /// What was so at their end, by these names: `graphs_cut`, `slice_ns`.
     pub stood: BTreeMap<String, u64>,
     /// Whether what was promised to it could be enforced; null where nobody knows.
     pub guaranteed: Option<bool>,
@@ -23,6 +23,8 @@ pub struct NodeRecord {
     pub reasons: Vec<String>,
     /// How launches of best-effort tenants were bounded at their end; null where nothing is decided about launches.
     pub launches: Option<String>,
+    /// The longest time from a decision to squeeze it, or to let it go, to its first launch after that, since it started; 0: there was none.
+    pub longest_resize_ms: f64,
     /// How its promise stood at their end, as the node measured it; null without one.
     pub promise: Option<Status>,
 }

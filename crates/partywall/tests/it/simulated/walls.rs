@@ -66,10 +66,9 @@ fn programs_as_they_are_run_behind_a_node_and_parts_become_one_record() {
     // Nothing decides about launches there, and nothing confines.
     let storm = node(&first, "time-slicing straight", "storm");
     assert_eq!((&storm["sms"], count(storm, "held_ns")), (&Value::Null, 0));
-    assert_eq!((&storm["stood"]["slice_ns"], &storm["stood"]["longest_resize_ns"]), (&0.into(), &0.into()));
+    assert_eq!((&storm["stood"]["slice_ns"], &storm["longest_resize_ms"]), (&0.into(), &0.0.into()));
     let storm = node(&first, "time-slicing slice=200us", "storm");
     assert_eq!(storm["stood"]["slice_ns"], 200_000);
-    assert!(storm["stood"]["longest_resize_ns"].as_u64() > Some(0), "{storm}");
     // Too few requests for more than a reason; what was promised is known.
     assert_eq!((&request["promise"]["promised"]["slowdown"], &storm["promise"]), (&1.5.into(), &Value::Null));
     assert_eq!(request["promise"]["verdict"], "not-guaranteed");
