@@ -121,7 +121,7 @@ class Assembler:
         env = {key: value for key, value in os.environ.items() if key != "PARTYWALL_ARENA"}
         done = subprocess.run(words, capture_output=True, text=True, env=env)
         if done.returncode:
-            raise Failed(done.stderr.strip())
+            raise Failed(done.stderr.strip().replace(self.folder + os.sep, ""))
         with open(code, "rb") as file:
             return file.read(), used(done.stdout + done.stderr)
 
