@@ -59,7 +59,9 @@ fn measure(arguments: &InterfereArguments) -> Result<Record, Failure> {
     let begin = |side, bytes: Bytes, pages| -> Result<(Neighbour, Ready), Failure> {
         let mut neighbour = Neighbour::start(&daemon)?;
         let (device, seed) = (arguments.look.device, arguments.look.seed);
-        let (known, data, gentle, code_places) = (known.clone(), bytes.0, simulated, arguments.code_places);
+        let (known, data, gentle) = (known.clone(), bytes.0, simulated);
+        // The neighbour's one launch is over before its code can matter.
+        let code_places = if side == Side::First { arguments.code_places } else { 1 };
         let request = Requests { bytes: request.bytes.min(data), ..request };
         let told = Told::Begin { device, known, side, data, request, code_places, seed, gentle, pages };
         let Said::Ready(ready) = neighbour.tell(&told)? else { return Err(unexpected()) };
