@@ -78,7 +78,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Sim { command: SimCommand::Speed(arguments) } => speed::run(arguments),
         Command::Sim { command: SimCommand::Route(arguments) } => route::run(arguments),
         Command::Measure(arguments) => measure::run(arguments),
-        Command::Vram { command } => vram::run(command),
+        Command::Vram { command } => vram::run(command, cli.gpu.gpu.as_ref()),
         Command::Gpus(arguments) => gpus::run(arguments),
         Command::Config(arguments) => gpus::config(arguments),
         Command::Tenant(arguments) => tenant::run(arguments),

@@ -21,6 +21,7 @@ use partywall_vram::sides::{BIN_CYCLES, Found, Latencies, Side, Sides};
 use partywall_vram::slices::{self, SliceMap, SlicesError};
 use serde::Serialize;
 
+use crate::cli::SimulatedGpu;
 use crate::cli::vram::{MapArguments, VramCommand};
 use crate::error::Failure;
 use crate::output;
@@ -102,22 +103,23 @@ struct SlicesReport {
     took_s: f64,
 }
 
-pub(crate) fn run(command: &VramCommand) -> Result<(), Failure> {
+/// `gpu` is the one that was asked for before the command.
+pub(crate) fn run(command: &VramCommand, gpu: Option<&SimulatedGpu>) -> Result<(), Failure> {
     match command {
-        VramCommand::Map(arguments) => map(arguments),
-        VramCommand::Interfere(arguments) => interfere::run(arguments),
+        VramCommand::Map(arguments) => map(arguments, gpu),
+        VramCommand::Interfere(arguments) => interfere::run(arguments, gpu),
         VramCommand::Neighbour => neighbour::run(),
         VramCommand::Rewrite(arguments) => kernels::rewrite(arguments),
         VramCommand::Ptxas(arguments) => ptxas::run(arguments),
     }
 }
 
-fn map(arguments: &MapArguments) -> Result<(), Failure> {
-    let report = find(arguments)?;
+fn map(arguments: &MapArguments, gpu: Option<&SimulatedGpu>) -> Result<(), Failure> {
+    let report = find(arguments, gpu)?;
     output::print(&if arguments.look.json { output::json(&report)? } else { text(&report) })
 }
 
-fn find(arguments: &MapArguments) -> Result<Report, Failure> {
+fn find(arguments: &MapArguments, gpu: Option<&SimulatedGpu>) -> Result<Report, Failure> {
     let driver = |error: DriverError| Failure::machine(error, None);
     let device = Cuda::load().map_err(driver)?.device(arguments.look.device).map_err(driver)?;
     let (free, _) = device.primary().map_err(driver)?.memory_info().map_err(driver)?;
@@ -150,7 +152,7 @@ fn find(arguments: &MapArguments) -> Result<Report, Failure> {
     Ok(Report {
         simulated: is_simulated(&name),
         gpu: name,
-        command: arguments.command(),
+        command: arguments.command(gpu),
         bytes,
         gib: bytes as f64 / f64::from(1 << 30),
         pages: prober.pages(),

@@ -174,7 +174,7 @@ fn sides_become_claims_of_their_own() {
             summary("1.0052", graph)
         )
     };
-    let (private, paired) = (neighbours("private", &summary("2.5", "null")), neighbours("paired", "null"));
+    let (private, paired) = (neighbours("private", &summary("2.5", graph)), neighbours("paired", "null"));
     let files = [
         (LEDGER, "# The ledger.\n"),
         ("results/map.json", map),
@@ -203,7 +203,7 @@ fn sides_become_claims_of_their_own() {
     // What was not measured, or not often enough, is not claimed.
     for id in [
         "sides.short.interference_max",
-        "sides.graph.interference_max.uncolored",
+        "sides.graph.added_us_per_launch_max.uncolored",
         "sides.paired.be_kept_min.uncolored",
     ] {
         assert_eq!(value(id), None, "{id}");

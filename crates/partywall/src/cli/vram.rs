@@ -127,7 +127,7 @@ pub struct InterfereArguments {
     /// Launches of a request.
     #[arg(long, default_value_t = 4, value_name = "N")]
     pub launches: u32,
-    /// What each launch of a request reads; 0 for launches that do nothing.
+    /// What each launch of a request reads; 0B for launches that read nothing.
     #[arg(long, default_value = "8MiB", value_name = "SIZE")]
     pub launch_data: Bytes,
     /// Load the tenant's kernels in so many places, and measure with those of each: whether it matters where code is.

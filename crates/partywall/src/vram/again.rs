@@ -2,6 +2,7 @@
 
 use clap::{Args, Command, FromArgMatches, ValueEnum};
 
+use crate::cli::SimulatedGpu;
 use crate::cli::vram::{InterfereArguments, LookArguments, MapArguments};
 
 /// What was asked for where it is not what is done anyway. Which GPU of the machine it was is nobody else's.
@@ -13,10 +14,10 @@ pub(super) trait Again: Args + FromArgMatches {
     /// What decides what is measured, by name.
     fn options(&self) -> Vec<(&'static str, String)>;
 
-    /// The whole line.
-    fn command(&self) -> String {
+    /// The whole line, on the GPU that was asked for behind the command's name or, `before`, in front of it.
+    fn command(&self, before: Option<&SimulatedGpu>) -> String {
         let mut words = vec![format!("partywall vram {}", Self::NAME)];
-        words.extend(self.look().gpu.gpu.as_ref().map(|gpu| format!("--gpu sim:{}", gpu.0)));
+        words.extend(self.look().gpu.gpu.as_ref().or(before).map(|gpu| format!("--gpu sim:{}", gpu.0)));
         let matches = Self::augment_args(Command::new(Self::NAME)).get_matches_from([Self::NAME]);
         let defaults = Self::from_arg_matches(&matches).map(|defaults| defaults.options());
         let defaults = defaults.unwrap_or_default();
@@ -102,7 +103,7 @@ mod tests {
     }
 
     fn said<A: Again>(words: &str) -> String {
-        Line::<A>::parse_from(["x"].into_iter().chain(words.split_whitespace())).arguments.command()
+        Line::<A>::parse_from(["x"].into_iter().chain(words.split_whitespace())).arguments.command(None)
     }
 
     #[test]

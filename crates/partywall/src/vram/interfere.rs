@@ -21,6 +21,7 @@ use partywall_vram::tenant::LAUNCHES_MAX;
 use super::again::{Again as _, name};
 use super::known::{CacheUse, Kept};
 use super::talk::{Access, Load, Measured, Neighbour, Pages, Ready, Requests, Said, Told, View, Work};
+use crate::cli::SimulatedGpu;
 use crate::cli::vram::{InterfereArguments, LoadArgument, PagesArgument, WorkArgument};
 use crate::error::Failure;
 use crate::output;
@@ -40,12 +41,12 @@ const CODE_PLACES_MAX: u32 = 64;
 const WARM_UP: Duration = Duration::from_millis(50);
 const ALONE: Duration = Duration::from_millis(250);
 
-pub(super) fn run(arguments: &InterfereArguments) -> Result<(), Failure> {
-    let record = measure(arguments)?;
+pub(super) fn run(arguments: &InterfereArguments, gpu: Option<&SimulatedGpu>) -> Result<(), Failure> {
+    let record = measure(arguments, gpu)?;
     output::print(&if arguments.look.json { output::json(&record)? } else { text(&record) })
 }
 
-fn measure(arguments: &InterfereArguments) -> Result<Record, Failure> {
+fn measure(arguments: &InterfereArguments, asked: Option<&SimulatedGpu>) -> Result<Record, Failure> {
     let mut watch = stopwatch();
     check(arguments)?;
     let control = mps::find_control(variable("PATH").as_deref())
@@ -59,7 +60,9 @@ fn measure(arguments: &InterfereArguments) -> Result<Record, Failure> {
     let begin = |side, bytes: Bytes, pages| -> Result<(Neighbour, Ready), Failure> {
         let mut neighbour = Neighbour::start(&daemon)?;
         let (device, seed) = (arguments.look.device, arguments.look.seed);
-        let (known, data, gentle, code_places) = (known.clone(), bytes.0, simulated, arguments.code_places);
+        let (known, data, gentle) = (known.clone(), bytes.0, simulated);
+        // The neighbour's one launch is over before its code can matter.
+        let code_places = if side == Side::First { arguments.code_places } else { 1 };
         let request = Requests { bytes: request.bytes.min(data), ..request };
         let told = Told::Begin { device, known, side, data, request, code_places, seed, gentle, pages };
         let Said::Ready(ready) = neighbour.tell(&told)? else { return Err(unexpected()) };
@@ -94,7 +97,7 @@ fn measure(arguments: &InterfereArguments) -> Result<Record, Failure> {
     tenant.end()?;
     daemon.stop().map_err(mps)?;
     Ok(Record {
-        command: arguments.command(),
+        command: arguments.command(asked),
         gpu,
         simulated,
         cache,

@@ -163,7 +163,7 @@ fn neighbours_share_pages_between_processes() {
 fn the_neighbours_intensity_requests_and_places_of_code_can_be_chosen() {
     let cache = tempfile::tempdir().unwrap();
     let words =
-        ["mixed", "--work", "graph", "--load-threads", "64,512", "--launches", "2", "--launch-data", "0"];
+        ["mixed", "--work", "graph", "--load-threads", "64,512", "--launches", "2", "--launch-data", "0B"];
     let report =
         json(&vram("sim:h200", cache.path(), &[&SMALL[..], &words, &["--code-places", "2"]].concat()));
     assert_eq!(report["request"], serde_json::json!({"launches": 2, "bytes": 0}));
@@ -193,7 +193,7 @@ fn what_cannot_be_measured_is_refused() {
         (["--load-threads", "2048"], "--load-threads 2048: 32, 64, ... 1024", 2),
         (["--requests", "0"], "--requests 0: from 1 to", 2),
         (["--launches", "257"], "--launches 257: from 1 to 256", 2),
-        (["--launch-data", "100"], "--launch-data 100B: a multiple of 1KiB", 2),
+        (["--launch-data", "100B"], "--launch-data 100B: a multiple of 1KiB", 2),
         (["--code-places", "0"], "--code-places 0: from 1 to 64", 2),
         (["--data", "100KiB"], "--data 100KiB: from 1MiB", 2),
         (["--data", "1MiB"], "as many of these as SMs at least", 1),

@@ -68,7 +68,9 @@ pub(super) fn of_neighbours(record: &Value) -> Option<Vec<Entry>> {
     ] {
         for work in ["long", "short", "graph"].into_iter().filter(|work| summary[view][*work].is_object()) {
             let doing = doing(work, record)?;
-            entries.extend(FIGURES.map(|(figure, id, what, unit)| Entry {
+            // Without colors it is not launches that wait.
+            let figures = FIGURES.into_iter().filter(|(.., unit)| view == "colored" || *unit == "ratio");
+            entries.extend(figures.map(|(figure, id, what, unit)| Entry {
                 id: format!("sides.{paired}{work}.{id}{suffix}"),
                 what: format!("{doing}, {how}: {what}"),
                 unit,

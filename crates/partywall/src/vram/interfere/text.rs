@@ -200,8 +200,10 @@ fn found(text: &mut String, view: View, of: &OfView) {
         };
         let take = if parts.is_empty() { " take at most" } else { "" };
         let long = if parts.is_empty() { " times as long" } else { "" };
+        // Without colors it is not launches that wait.
         let more = worst
             .added_us_per_launch_max
+            .filter(|_| view == View::Colored)
             .map_or(String::new(), |added| format!(", {added:.1} us more for each launch"));
         parts.push(format!("{}{take} {factor:.2}{long}{note}{more}", work.plural()));
     }
