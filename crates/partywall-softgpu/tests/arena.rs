@@ -16,7 +16,7 @@ use partywall_vram::arena::{Arena, ArenaError, Block};
 use partywall_vram::gpu::GpuProber;
 use partywall_vram::pages::{PagesError, Source};
 use partywall_vram::sides::{Found, Known, Side, SidesError, find};
-use partywall_vram::tenant::{Tenant, TenantError, View, Work};
+use partywall_vram::tenant::{Request, Tenant, TenantError, View, Work};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -164,6 +164,9 @@ fn what_is_not_so_is_noticed_before_anything_is_colored() {
     assert!(matches!(refused, ArenaError::Size { .. }), "{refused}");
 }
 
+/// Four launches, each of which reads a quarter of a megabyte.
+const REQUEST: Request = Request { launches: 4, bytes: Bytes(256 << 10) };
+
 #[test]
 fn a_tenant_keeps_to_its_side_and_what_it_reads_adds_up() {
     let (_directory, device) = device();
@@ -171,7 +174,7 @@ fn a_tenant_keeps_to_its_side_and_what_it_reads_adds_up() {
     let data = Bytes(8 << 20);
     let clock = || Nanos::ZERO;
     let arena = Arena::private(&source, Side::First, Tenant::arena_bytes(data)).unwrap();
-    let mut tenant = Tenant::new(&source, arena, data, None).unwrap();
+    let mut tenant = Tenant::new(&source, arena, (data, REQUEST), None).unwrap();
     assert_eq!(tenant.sms(), 66);
     assert_eq!(tenant.try_copies(7).unwrap(), 0);
     for view in [View::Colored, View::Uncolored] {
@@ -182,11 +185,11 @@ fn a_tenant_keeps_to_its_side_and_what_it_reads_adds_up() {
         }
     }
     // A load changes what it writes to, and what is read then does not add up.
-    tenant.start(Access::Read, true, View::Colored, true).unwrap();
+    tenant.start((Access::Read, true), 32, View::Colored, true).unwrap();
     tenant.stop().unwrap();
     assert!(tenant.worked().unwrap() > Bytes::ZERO);
     assert!(tenant.measure(Work::Passes, View::Colored, 32, 1, &clock).is_ok());
-    tenant.start(Access::ReadWrite, false, View::Colored, true).unwrap();
+    tenant.start((Access::ReadWrite, false), 32, View::Colored, true).unwrap();
     tenant.stop().unwrap();
     let refused = tenant.measure(Work::Passes, View::Colored, 32, 1, &clock).unwrap_err();
     assert!(matches!(refused, TenantError::Sum { .. }), "{refused}");
@@ -196,9 +199,9 @@ fn a_tenant_keeps_to_its_side_and_what_it_reads_adds_up() {
     ));
     // Fewer SMs of the side, and too little for them.
     let arena = Arena::private(&source, Side::Second, Tenant::arena_bytes(data)).unwrap();
-    assert_eq!(Tenant::new(&source, arena, data, Some(5)).unwrap().sms(), 10);
+    assert_eq!(Tenant::new(&source, arena, (data, REQUEST), Some(5)).unwrap().sms(), 10);
     let arena = Arena::private(&source, Side::Second, Tenant::arena_bytes(data)).unwrap();
-    let refused = Tenant::new(&source, arena, Bytes(1 << 20), None).unwrap_err();
+    let refused = Tenant::new(&source, arena, (Bytes(1 << 20), REQUEST), None).unwrap_err();
     assert!(matches!(refused, TenantError::Data { .. }), "{refused}");
 }
 
@@ -255,11 +258,11 @@ fn pages_that_are_shared_are_only_seen_by_color() {
     let clock = || Nanos::ZERO;
     let first = Arena::paired(&source, Side::First, Tenant::arena_bytes(data)).unwrap();
     let second = Arena::join(&source, Side::Second, &first.export().unwrap()).unwrap();
-    let mut first = Tenant::new(&source, first, data, None).unwrap();
-    let mut second = Tenant::new(&source, second, data, None).unwrap();
+    let mut first = Tenant::new(&source, first, (data, REQUEST), None).unwrap();
+    let mut second = Tenant::new(&source, second, (data, REQUEST), None).unwrap();
     let refused = first.measure(Work::Passes, View::Uncolored, 32, 1, &clock).unwrap_err();
     assert!(matches!(refused, TenantError::Shared), "{refused}");
-    second.start(Access::Write, false, View::Colored, true).unwrap();
+    second.start((Access::Write, false), 32, View::Colored, true).unwrap();
     assert!(first.measure(Work::Requests, View::Colored, 32, 20, &clock).is_ok());
     assert_eq!(first.try_copies(1).unwrap(), 0);
     second.stop().unwrap();
