@@ -8,9 +8,14 @@ import struct
 STRETCH = 4096
 # The bits of an H200, and the first above them for the constant of a page.
 MASK = 0xAB000 | 1 << 21
-# The same instructions with stretches of 2 MiB, whole pages: what they cost where memory is not scattered.
-PAGES = MASK << 9
 LENGTH = 1 << 30
+# Which bits' parity is the color, and which of them is put in. With `pages` the instructions of `stretches` are executed on stretches of 2 MiB: what
+# they cost where memory is not scattered. With `halves` the bit that is put in is the highest one, and nothing else moves.
+KINDS = {
+    "stretches": (MASK, STRETCH),
+    "pages": (MASK << 9, STRETCH << 9),
+    "halves": (0xAB000 | LENGTH, LENGTH),
+}
 DEVICE = "cuda"
 # Places at such multiples are the cheapest to translate.
 ALIGNED = 1 << 32
@@ -21,8 +26,10 @@ class Failed(Exception):
     """What keeps it from going on."""
 
 
-def order(base, options="", mask=MASK):
+def order(base, options="", kind="stretches"):
     """The arena as `partywall` takes it. Where addresses are seen is also where they are mapped, so that each is one the driver knows."""
+    mask, split = KINDS[kind]
+    options = options if split == mask & -mask else f",split={split:#x}{options}"
     return f"mask={mask:#x},logical={base:#x},mapped={base:#x},length={LENGTH:#x},parity=odd{options}"
 
 
@@ -30,16 +37,15 @@ def parity(bits):
     return bin(bits).count("1") & 1
 
 
-def stretches(base, count, mask=MASK):
+def stretches(base, count, kind="stretches"):
     """Which 4 KiB of the mapped memory each of the first `count` logical ones are."""
-    stretch = mask & -mask
-    rest = mask & ~stretch
+    mask, split = KINDS[kind]
     found = []
     for n in range(count):
-        pair, within = divmod(n * STRETCH, stretch)
-        first = 2 * pair * stretch + within
-        odd = parity((base + first) & 0xFFFFFFFF & rest)
-        found.append((first + (0 if odd else stretch)) // STRETCH)
+        pair, within = divmod(n * STRETCH, split)
+        first = 2 * pair * split + within
+        odd = parity((base + first) & mask)
+        found.append((first + (0 if odd else split)) // STRETCH)
     return found
 
 
@@ -71,16 +77,16 @@ class Gpu:
         begin = self.base - slack.data_ptr()
         self.memory = slack[begin : begin + 2 * LENGTH].view(torch.int64).view(-1, STRETCH // 8)
         self.of = {}
-        for mask in (MASK, PAGES):
-            rows = torch.tensor(stretches(self.base, LENGTH // STRETCH, mask), device=DEVICE)
+        for kind in KINDS:
+            rows = torch.tensor(stretches(self.base, LENGTH // STRETCH, kind), device=DEVICE)
             mine = torch.zeros(self.memory.shape[0], dtype=torch.bool, device=DEVICE)
             mine[rows] = True
-            self.of[mask] = rows, (~mine).nonzero().view(-1)
+            self.of[kind] = rows, (~mine).nonzero().view(-1)
         self.clear()
 
-    def clear(self, mask=MASK):
+    def clear(self, kind="stretches"):
         """An empty arena, with a pattern everywhere."""
-        self.rows, self.others = self.of[mask]
+        self.rows, self.others = self.of[kind]
         self.memory.fill_(PATTERN)
         self.next = 0
 

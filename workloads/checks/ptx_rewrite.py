@@ -10,7 +10,7 @@ not asked: neither results nor the cost of translating depend on it. Then some k
 place of its assembler, as a user would do it.
 
 The variant `pages` executes the instructions of `arena` on stretches of 2 MiB: what both cost beyond the plain kernel is the instructions, what
-`arena` costs beyond `pages` is that memory is scattered.
+`arena` costs beyond `pages` is that memory is scattered. `halves` is the layout with the fewest instructions: a byte is in one of two halves.
 
 Kernels are launched in a process of their own. One that fails ends that process, is a row that says so, and the others go on in a new
 one; with `--ptx` what was launched is kept. Code that reads a uniform register that nothing writes, which assemblers have been seen to make,
@@ -35,9 +35,12 @@ import threading
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-from ptx_gpu import MASK, PAGES, Failed, Gpu, gpu_bytes, order, outputs_of, packed, parameters, same  # noqa: E402
+from ptx_gpu import KINDS, Failed, Gpu, gpu_bytes, order, outputs_of, packed, parameters, same  # noqa: E402
 
-VARIANTS = {"arena": "", "evict-first": ",evict-first", "fenced": ",pointers=fenced,evict-first", "any": ",pointers=any", "pages": ""}
+VARIANTS = {
+    "arena": "", "evict-first": ",evict-first", "fenced": ",pointers=fenced,evict-first", "any": ",pointers=any",
+    "pages": "", "halves": "",
+}
 TRANSPARENT = ("vector_add.fp16.w4", "softmax_rows.fp16.w8.s4", "matmul.bf16.64x128x64.w4.s4", "attention.fp16.d64.w4.s3")
 # One measurement takes at least this long.
 PIECE_MS = 0.5
@@ -45,12 +48,12 @@ PIECE_MS = 0.5
 PATIENCE_S = 240
 
 
-def mask_of(variant):
-    return PAGES if variant == "pages" else MASK
+def kind_of(variant):
+    return variant if variant in KINDS else "stretches"
 
 
 def order_of(base, variant):
-    return order(base, VARIANTS[variant], mask_of(variant))
+    return order(base, VARIANTS[variant], kind_of(variant))
 
 
 def used(said):
@@ -224,7 +227,7 @@ def run(gpu, case, ptx, shared, codes, row, rounds, at, expected_to=None):
     for variant in codes:
         if variant == "plain":
             continue
-        gpu.clear(mask_of(variant))
+        gpu.clear(kind_of(variant))
         places = {key: gpu.put(tensor) for key, tensor in fresh.items()}
         first(variant, places)
         equal = all(same(expected[key], gpu.get(places[key], expected[key])) for key in outputs)

@@ -105,12 +105,21 @@ class Code(unittest.TestCase):
 
     def test_stretches_of_pages_are_whole_pages(self):
         base = 0x7F30 << 32
-        found = ptx_gpu.stretches(base, 2048, ptx_gpu.PAGES)
+        found = ptx_gpu.stretches(base, 2048, "pages")
         self.assertEqual([place % 512 for place in found], [n % 512 for n in range(2048)])
         self.assertEqual(len(set(found)), 2048)
         for n, place in enumerate(found):
             self.assertEqual(place // 1024, n // 512)
-            self.assertEqual(ptx_gpu.parity((base + place * ptx_gpu.STRETCH) & ptx_gpu.PAGES), 1)
+            self.assertEqual(ptx_gpu.parity((base + place * ptx_gpu.STRETCH) & ptx_gpu.KINDS["pages"][0]), 1)
+
+    def test_halves_differ_in_one_bit(self):
+        base = 0x7F30 << 32
+        found = ptx_gpu.stretches(base, 5000, "halves")
+        half = ptx_gpu.LENGTH // ptx_gpu.STRETCH
+        self.assertEqual([place % half for place in found], list(range(5000)))
+        self.assertEqual({place // half for place in found}, {0, 1})
+        text = ptx_rewrite.order_of(1 << 32, "halves")
+        self.assertEqual(text, "mask=0x400ab000,logical=0x100000000,mapped=0x100000000,length=0x40000000,parity=odd,split=0x40000000")
 
 
 class Record(unittest.TestCase):

@@ -57,7 +57,11 @@ fn has_policies(header: &Header) -> bool {
 }
 
 /// An access to global memory that is told; `None` where it says so itself, has a policy, or cannot be told.
-pub(super) fn hinted(module: &Module<'_>, function: &Function<'_>, instruction: &Instruction<'_>) -> Option<Hinted> {
+pub(super) fn hinted(
+    module: &Module<'_>,
+    function: &Function<'_>,
+    instruction: &Instruction<'_>,
+) -> Option<Hinted> {
     let parts: Vec<&str> = instruction.parts().collect();
     let has = |part: &str| parts.contains(&part);
     let is_moving = matches!(parts[0], "ld" | "st");

@@ -255,7 +255,9 @@ fn plans<'a>(
             Ok(Some((address, place))) => {
                 plan.before = translation(&address, &options.coloring, options.pointers);
                 plan.operand = Some(place);
-                if let Some(hinted) = options.evict_first.then(|| hinted(module, function, instruction)).flatten() {
+                if let Some(hinted) =
+                    options.evict_first.then(|| hinted(module, function, instruction)).flatten()
+                {
                     plan.opcode = Some(hinted.opcode);
                     plan.takes_policy = hinted.takes_policy;
                     if let Some((before, first)) = hinted.detour {

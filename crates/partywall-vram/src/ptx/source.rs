@@ -64,7 +64,9 @@ impl Register<'_> {
     /// Whether it is, or one of them is, called that.
     pub fn is(&self, name: &str) -> bool {
         match name.strip_prefix(self.name) {
-            Some(rest) if self.is_numbered => !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()),
+            Some(rest) if self.is_numbered => {
+                !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit())
+            }
             Some(rest) => rest.is_empty(),
             None => false,
         }
@@ -352,7 +354,8 @@ impl<'a> Reader<'a> {
                 ".reg" => {
                     let begin = self.next;
                     self.statement(token)?;
-                    let mut words = self.tokens[begin..self.next].iter().map(|token| token.text(self.text)).peekable();
+                    let mut words =
+                        self.tokens[begin..self.next].iter().map(|token| token.text(self.text)).peekable();
                     let mut kind = "";
                     while let Some(word) = words.next() {
                         if starts_a_name(word) {
