@@ -17,19 +17,18 @@ import contextlib
 import json
 import math
 import os
-import queue
 import re
 import subprocess
 import sys
 import tempfile
-import threading
 import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-import ptx_rewrite  # noqa: E402
-from ptx_rewrite import Failed, spread  # noqa: E402
+import ptx_gpu  # noqa: E402
+from ptx_gpu import Failed  # noqa: E402
+from ptx_rewrite import Lines, spread  # noqa: E402
 
 # Longest that anything may take that a process is asked for, seconds.
 PATIENCE_S = 400
@@ -123,7 +122,7 @@ def description(codes):
     return found
 
 
-class Arena(ptx_rewrite.Gpu):
+class Arena(ptx_gpu.Gpu):
     """An arena whose logical addresses PyTorch hands out as it hands out others."""
 
     def __init__(self, folder):
@@ -136,7 +135,7 @@ class Arena(ptx_rewrite.Gpu):
         compiler = os.environ.get("CC") or "cc"
         subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, source], check=True)
         self.allocator = ctypes.CDLL(library)
-        self.allocator.partywall_arena(ctypes.c_size_t(self.base), ctypes.c_size_t(ptx_rewrite.LENGTH))
+        self.allocator.partywall_arena(ctypes.c_size_t(self.base), ctypes.c_size_t(ptx_gpu.LENGTH))
         self.allocator.partywall_next.restype = ctypes.c_size_t
         memory = self.torch.cuda.memory.CUDAPluggableAllocator(library, "partywall_malloc", "partywall_free")
         self.keep = memory
@@ -152,10 +151,10 @@ class Arena(ptx_rewrite.Gpu):
     def part(self, tensor):
         """Which stretches a tensor is in, and where in them its bytes are."""
         count = tensor.element_size() * (1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride())))
-        first, begin = divmod(tensor.data_ptr() - self.base, ptx_rewrite.STRETCH)
-        if first < 0 or tensor.data_ptr() + count > self.base + ptx_rewrite.LENGTH:
+        first, begin = divmod(tensor.data_ptr() - self.base, ptx_gpu.STRETCH)
+        if first < 0 or tensor.data_ptr() + count > self.base + ptx_gpu.LENGTH:
             raise Failed(f"a tensor at {tensor.data_ptr():#x} is outside the arena")
-        rows = self.rows[first : first - (-(begin + count) // ptx_rewrite.STRETCH)]
+        rows = self.rows[first : first - (-(begin + count) // ptx_gpu.STRETCH)]
         return rows, slice(begin, begin + count), count
 
     def placed(self, tensor):
@@ -190,7 +189,7 @@ class Child:
         self.arena = Arena(folder) if kind == "arena" else None
         if self.arena:
             # Read by the assembler's script at each call.
-            os.environ["PARTYWALL_ARENA"] = ptx_rewrite.order(self.arena.base, "arena")
+            os.environ["PARTYWALL_ARENA"] = ptx_gpu.order(self.arena.base)
         self.codes = configure()
         self.network, self.given = ptx_network_models.made(name)
         place = self.arena.placed if self.arena else lambda tensor: tensor.cuda()
@@ -308,27 +307,17 @@ class Process:
             words + ["--compile-only"] * compile_only, env=env, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
         )
-        self.lines = queue.Queue()
-        threading.Thread(target=self.read, daemon=True).start()
-
-    def read(self):
-        for text in self.process.stdout:
-            self.lines.put(text)
-        self.lines.put(None)
+        self.lines = Lines(self.process.stdout, PATIENCE_S)
 
     def ask(self, *what):
         self.process.stdin.write(json.dumps(what) + "\n")
         self.process.stdin.flush()
 
     def answer(self):
-        try:
-            text = self.lines.get(timeout=PATIENCE_S)
-        except queue.Empty:
-            raise Failed(f"no answer in {PATIENCE_S} s") from None
-        if text is None:
+        found = self.lines.next()
+        if found is None:
             self.errors.seek(0)
             raise Failed(f"it ended: {self.errors.read()[-1500:]}")
-        found = json.loads(text)
         if "failed" in found:
             raise Failed(found["failed"] + "\n" + found.get("trace", ""))
         return found
@@ -444,7 +433,7 @@ def main():
 
     partywall = os.path.abspath(arguments.partywall) if os.path.exists(arguments.partywall) else arguments.partywall
     record = {"torch": torch.__version__, "triton": triton.__version__, "rounds": arguments.rounds, "settings": SETTINGS, "rows": []}
-    arena = ptx_rewrite.order(0x7000 << 32, "arena") if arguments.compile_only else None
+    arena = ptx_gpu.order(0x7000 << 32) if arguments.compile_only else None
     with tempfile.TemporaryDirectory() as folder:
         started = []
         for name in arguments.only.split(","):

@@ -9,69 +9,51 @@ never be touched. Results have to be equal to the last bit. Times are taken in t
 not asked: neither results nor the cost of translating depend on it. Then some kernels are launched by Triton itself, with `partywall` in the
 place of its assembler, as a user would do it.
 
+The variant `pages` executes the instructions of `arena` on stretches of 2 MiB: what both cost beyond the plain kernel is the instructions, what
+`arena` costs beyond `pages` is that memory is scattered. `halves` is the layout with the fewest instructions: a byte is in one of two halves.
+
+Kernels are launched in a process of their own. One that fails ends that process, is a row that says so, and the others go on in a new
+one; with `--ptx` what was launched is kept. Code that reads a uniform register that nothing writes, which assemblers have been seen to make,
+fails as well, without a GPU too.
+
 Needs PyTorch and Triton; with `--compile-only` Triton alone, and no GPU. Prints a line each and a record as JSON. Exit status: 0 if every kernel
 that should be rewritten was, with equal results, and every other one was refused; 1 otherwise."""
 
 import argparse
 import concurrent.futures
-import ctypes
-import functools
 import json
 import os
+import queue
 import re
+import shutil
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
+import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-STRETCH = 4096
-# The bits of an H200, and the first above them for the constant of a page.
-MASK = 0xAB000 | 1 << 21
-LENGTH = 1 << 30
-DEVICE = "cuda"
-# Places at such multiples are the cheapest to translate.
-ALIGNED = 1 << 32
-VARIANTS = {"arena": "", "evict-first": ",evict-first", "fenced": ",pointers=fenced,evict-first", "any": ",pointers=any"}
+sys.path.insert(0, HERE)
+
+from ptx_gpu import KINDS, Failed, Gpu, gpu_bytes, order, outputs_of, packed, parameters, same  # noqa: E402
+
+VARIANTS = {
+    "arena": "", "evict-first": ",evict-first", "fenced": ",pointers=fenced,evict-first", "any": ",pointers=any",
+    "pages": "", "halves": "",
+}
 TRANSPARENT = ("vector_add.fp16.w4", "softmax_rows.fp16.w8.s4", "matmul.bf16.64x128x64.w4.s4", "attention.fp16.d64.w4.s3")
-PATTERN = 0xA5A5A5A5A5A5A5A5 - (1 << 64)
 # One measurement takes at least this long.
 PIECE_MS = 0.5
+# Longest that a kernel may take, compiled, launched and measured.
+PATIENCE_S = 240
 
 
-class Failed(Exception):
-    """What keeps it from going on."""
+def kind_of(variant):
+    return variant if variant in KINDS else "stretches"
 
 
-def order(base, variant):
-    """The arena as `partywall` takes it. Where addresses are seen is also where they are mapped, so that each is one the driver knows."""
-    return f"mask={MASK:#x},logical={base:#x},mapped={base:#x},length={LENGTH:#x},parity=odd{VARIANTS[variant]}"
-
-
-def parity(bits):
-    return bin(bits).count("1") & 1
-
-
-def stretches(base, count):
-    """Which of the stretches of the mapped memory each of the first `count` logical ones is."""
-    rest = MASK & ~STRETCH
-    return [2 * n + 1 - parity((base + 2 * n * STRETCH) & 0xFFFFFFFF & rest) for n in range(count)]
-
-
-def parameters(ptx):
-    """Types of the parameters of a kernel."""
-    head = re.search(r"\.entry\s+[\w$]+\s*\((.*?)\)", ptx, re.DOTALL)
-    return re.findall(r"\.param\s+\.(\w+)", head.group(1)) if head else []
-
-
-def packed(types, values):
-    """Arguments as a launch takes them; what a compiler has added at the end are addresses, and null."""
-    if len(types) < len(values) or any(not kind.endswith("64") for kind in types[len(values):]):
-        raise Failed(f"{len(values)} arguments for parameters of {types}")
-    values = list(values) + [0] * (len(types) - len(values))
-    formats = [("<f" if isinstance(value, float) else "<q" if kind.endswith("64") else "<i") for kind, value in zip(types, values)]
-    return [struct.pack(form, value) for form, value in zip(formats, values)]
+def order_of(base, variant):
+    return order(base, VARIANTS[variant], kind_of(variant))
 
 
 def used(said):
@@ -79,6 +61,36 @@ def used(said):
     registers = re.search(r"Used (\d+) registers", said)
     spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", said)
     return {"registers": int(registers[1]) if registers else None, "spilled_bytes": int(spilled[1]) + int(spilled[2]) if spilled else 0}
+
+
+def disassembled(real, code):
+    """What the tool next to the assembler makes of code; nothing where there is none."""
+    tool = os.path.join(os.path.dirname(real), "cuobjdump")
+    if not os.path.exists(tool):
+        return ""
+    return subprocess.run([tool, "-sass", code], capture_output=True, text=True).stdout
+
+
+def instructions(listing):
+    """Instructions without their guards, but for what fills up the end."""
+    found = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([^;]+?)\s*;", listing, re.MULTILINE)
+    return [text for text in found if not text.startswith("NOP")]
+
+
+def unwritten(listing):
+    """Uniform registers that are read and that nothing writes: what the assemblers of CUDA 12.8 to 13.1 make of some `cp.async` with a policy."""
+    read, written = set(), set()
+    for text in instructions(listing):
+        opcode, *rest = text.split(None, 1)
+        operands = re.split(r",\s*", rest[0]) if rest else []
+        is_to = bool(operands) and (opcode.startswith("U") or opcode.split(".")[0] in ("R2UR", "S2UR", "VOTEU", "REDUX", "CREDUX", "LDCU"))
+        # What is written may be several, and behind a predicate.
+        to = next((int(word[2:]) for word in operands[:2] if re.fullmatch(r"UR\d+", word)), None) if is_to else None
+        if to is not None:
+            written |= set(range(to, to + 4)) if re.search(r"\.(64|128|WIDE)", opcode) else {to}
+        taken = operands[1:] if is_to else operands
+        read |= {int(number) for word in taken for number in re.findall(r"\bUR(\d+)", word)}
+    return [f"UR{number}" for number in sorted(read - written)]
 
 
 def spread(values):
@@ -90,16 +102,17 @@ def spread(values):
 def summary(rows):
     """What is claimed: of kernels that should be rewritten."""
     wanted = [row for row in rows if not row["should_be_refused"]]
-    ratios = [row["ratio"]["arena"]["median"] for row in wanted if row.get("ratio")]
+    ratios = [row["ratio"]["arena"]["median"] for row in wanted if "arena" in row.get("ratio", {})]
     found = {
         "kernels": len(wanted),
-        "kernels_bit_equal": bool(wanted) and all(all(row.get("bit_equal", {"": False}).values()) for row in wanted),
+        "kernels_bit_equal": bool(wanted) and all("failed" not in row and all(row.get("bit_equal", {"": False}).values()) for row in wanted),
+        "kernels_failed": sum("failed" in row for row in rows),
         "refused_as_expected": all("refused" in row for row in rows if row["should_be_refused"]),
         "time_ratio_mean": statistics.fmean(ratios) if len(ratios) == len(wanted) and ratios else None,
         "time_ratio_max": max(ratios) if ratios else None,
     }
     for variant in VARIANTS:
-        values = [row["ratio"][variant]["median"] for row in wanted if row.get("ratio")]
+        values = [row["ratio"][variant]["median"] for row in wanted if variant in row.get("ratio", {})]
         found[f"time_ratio_mean.{variant}"] = statistics.fmean(values) if values else None
     return found
 
@@ -122,8 +135,10 @@ class Assembler:
         done = subprocess.run(words, capture_output=True, text=True, env=env)
         if done.returncode:
             raise Failed(done.stderr.strip().replace(self.folder + os.sep, ""))
+        listing = disassembled(self.real, code)
+        found = used(done.stdout + done.stderr) | {"instructions": len(instructions(listing)), "unwritten": unwritten(listing)}
         with open(code, "rb") as file:
-            return file.read(), used(done.stdout + done.stderr)
+            return file.read(), found
 
 
 def assembler_of(arch):
@@ -148,7 +163,7 @@ def compiled(cases, assembler, base, say):
             yield case, "", 0, {}, row
             continue
         ptx = made.asm["ptx"]
-        arenas = {"plain": None, **{variant: order(base, variant) for variant in VARIANTS}}
+        arenas = {"plain": None, **{variant: order_of(base, variant) for variant in VARIANTS}}
         jobs = {variant: pool.submit(assembler.assemble, case.name, ptx, arena) for variant, arena in arenas.items()}
         rows.append((case, ptx, made.metadata.shared, jobs))
     for case, ptx, shared, jobs in rows:
@@ -161,6 +176,11 @@ def compiled(cases, assembler, base, say):
                 if variant == "plain":
                     raise
                 row.setdefault("refused", {})[variant] = str(failed)
+                continue
+            missing = row["assembled"][variant]["unwritten"]
+            if missing and variant != "plain":
+                row.setdefault("failed", {})[variant] = f"reads uniform registers that nothing writes: {', '.join(missing)}"
+                del codes[variant]
         say(line(row))
         yield case, ptx, shared, codes, row
     pool.shutdown()
@@ -172,163 +192,47 @@ def line(row):
     if "refused" in row:
         why = next(iter(row["refused"].values())).splitlines()
         text += "; refused: " + next((part for part in why if part.startswith("line ")), why[0])
+    if "ratio" in row:
+        ratios = ", ".join(f"{name} {found['median']:.3f}" for name, found in row["ratio"].items())
+        text += f"\n{'':44} {row['time_us']['plain']['median']:.1f} us; times: {ratios}; equal: {all(row['bit_equal'].values())}"
+    for variant, why in row.get("failed", {}).items():
+        text += f"\n{'':44} failed, {variant}: {why.splitlines()[0] if why else why}"
     return text
 
 
-class Gpu:
-    """Launches code by the driver, on PyTorch's context and stream."""
-
-    def __init__(self):
-        import torch
-
-        self.torch = torch
-        slack = torch.empty(2 * LENGTH + ALIGNED, dtype=torch.uint8, device=DEVICE)
-        # Never where the slack begins: PyTorch knows that address already, and may hand out the arena's as tensors of their own.
-        self.base = (slack.data_ptr() // ALIGNED + 1) * ALIGNED
-        begin = self.base - slack.data_ptr()
-        self.memory = slack[begin : begin + 2 * LENGTH].view(torch.int64).view(-1, STRETCH // 8)
-        self.rows = torch.tensor(stretches(self.base, LENGTH // STRETCH), device=DEVICE)
-        mine = torch.zeros(self.memory.shape[0], dtype=torch.bool, device=DEVICE)
-        mine[self.rows] = True
-        self.others = (~mine).nonzero().view(-1)
-        self.next = 0
-
-    @functools.cached_property
-    def driver(self):
-        return ctypes.CDLL("libcuda.so.1")
-
-    def call(self, name, *arguments):
-        code = getattr(self.driver, name)(*arguments)
-        if code:
-            raise Failed(f"{name}: CUDA error {code}")
-
-    def load(self, code, name, shared):
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        self.call("cuModuleLoadData", ctypes.byref(module), code)
-        self.call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
-        if shared > 48 << 10:
-            self.call("cuFuncSetAttribute", function, 8, shared)
-        return function
-
-    def launch(self, function, grid, threads, shared, arguments):
-        stream = ctypes.c_void_p(self.torch.cuda.current_stream().cuda_stream)
-        buffers = [ctypes.create_string_buffer(value, len(value)) for value in arguments]
-        pointers = (ctypes.c_void_p * len(buffers))(*[ctypes.addressof(buffer) for buffer in buffers])
-
-        def again():
-            self.call("cuLaunchKernel", function, *grid, threads, 1, 1, shared, stream, pointers, None)
-
-        again.keeps = buffers, pointers
-        return again
-
-    def clear(self):
-        """An empty arena, with a pattern everywhere."""
-        self.memory.fill_(PATTERN)
-        self.next = 0
-
-    def put(self, tensor):
-        """Copies a tensor into the arena, and gives the address that it has there."""
-        data = tensor.contiguous().view(-1).view(self.torch.uint8)
-        count = -(-data.numel() // STRETCH)
-        whole = self.torch.zeros(count * STRETCH, dtype=self.torch.uint8, device=DEVICE)
-        whole[: data.numel()] = data
-        self.memory[self.rows[self.next : self.next + count]] = whole.view(self.torch.int64).view(count, -1)
-        begin, self.next = self.next, self.next + count
-        if self.next > len(self.rows):
-            raise Failed("the arena is full")
-        return self.base + begin * STRETCH
-
-    def get(self, address, like):
-        """Copies a tensor out of the arena."""
-        begin, size = (address - self.base) // STRETCH, like.numel() * like.element_size()
-        count = -(-size // STRETCH)
-        data = self.memory[self.rows[begin : begin + count]].view(-1).view(self.torch.uint8)[:size]
-        return data.view(like.dtype).view(like.shape)
-
-    def is_untouched(self):
-        """Whether what belongs to the other color has its pattern still."""
-        return all(bool((self.memory[part] == PATTERN).all()) for part in self.others.split(1 << 15))
-
-    def tensors(self, case):
-        """Inputs as the case says, the same each time; outputs are zero."""
-        from ptx_kernels import Tensor
-
-        torch = self.torch
-        kinds = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i32": torch.int32, "i8": torch.int8}
-        chance = torch.Generator(DEVICE).manual_seed(1)
-        made = {}
-        for name, value in case.arguments.items():
-            if not isinstance(value, Tensor):
-                continue
-            if value.fill == "zero":
-                data = torch.zeros(value.shape, device=DEVICE)
-            elif value.fill == "whole":
-                data = torch.randint(0, value.below, value.shape, generator=chance, device=DEVICE)
-            else:
-                data = torch.randn(value.shape, generator=chance, device=DEVICE)
-            made[name] = data.to(kinds[value.dtype])
-        return made
-
-    def values(self, case, places):
-        """The arguments of a launch, in their order."""
-        names = [name for name in case.kernel.arg_names if name not in case.constants]
-        return [places.get(name, case.arguments[name]) for name in names]
-
-    def piece(self, launch, count):
-        """Milliseconds of so many launches."""
-        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(count):
-            launch()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end)
-
-
-def same(left, right):
-    """Whether two tensors have the same bytes."""
-    return bool((left.contiguous().view(-1).view(gpu_bytes()) == right.contiguous().view(-1).view(gpu_bytes())).all())
-
-
-def gpu_bytes():
-    import torch
-
-    return torch.uint8
-
-
-def outputs_of(case):
-    from ptx_kernels import Tensor
-
-    return [name for name, value in case.arguments.items() if isinstance(value, Tensor) and value.is_output]
-
-
-def run(gpu, case, ptx, shared, codes, row, rounds, keep):
-    """Results and times of a kernel."""
+def run(gpu, case, ptx, shared, codes, row, rounds, at, expected_to=None):
+    """Results and times of a kernel; what is launched next is said by `at`."""
     types = parameters(ptx)
     name = re.search(r"\.entry\s+([\w$]+)", ptx).group(1)
     tensors, outputs = gpu.tensors(case), outputs_of(case)
     threads = case.num_warps * 32
+    launches = {}
 
-    def prepared(variant, places):
+    def first(variant, places):
+        at(case.name, variant)
         function = gpu.load(codes[variant], name, shared)
-        return gpu.launch(function, case.grid, threads, shared, packed(types, gpu.values(case, places)))
+        launches[variant] = gpu.launch(function, case.grid, threads, shared, packed(types, gpu.values(case, places)))
+        launches[variant]()
+        # So that what goes wrong goes wrong here.
+        gpu.torch.cuda.synchronize()
 
-    launches = {"plain": prepared("plain", {key: tensor.data_ptr() for key, tensor in tensors.items()})}
-    launches["plain"]()
+    first("plain", {key: tensor.data_ptr() for key, tensor in tensors.items()})
     expected = {key: tensors[key].clone() for key in outputs}
     if not any(bool(tensor.view(-1).view(gpu_bytes()).any()) for tensor in expected.values()):
-        raise Failed(f"{case.name}: all outputs are zero")
-    if case.name in keep:
-        keep[case.name] = {key: tensor.cpu() for key, tensor in expected.items()}
+        raise Failed("all outputs are zero")
+    if expected_to:
+        gpu.torch.save({key: tensor.cpu() for key, tensor in expected.items()}, expected_to)
     row["bit_equal"] = {}
     fresh = gpu.tensors(case)
-    for variant in VARIANTS:
-        gpu.clear()
+    for variant in codes:
+        if variant == "plain":
+            continue
+        gpu.clear(kind_of(variant))
         places = {key: gpu.put(tensor) for key, tensor in fresh.items()}
-        launches[variant] = prepared(variant, places)
-        launches[variant]()
+        first(variant, places)
         equal = all(same(expected[key], gpu.get(places[key], expected[key])) for key in outputs)
         row["bit_equal"][variant] = equal and gpu.is_untouched()
+    at(case.name, "")
     once = max(gpu.piece(launches["plain"], 3) / 3, 1e-3)
     count = max(1, min(200, round(PIECE_MS / once)))
     times = {variant: [] for variant in launches}
@@ -340,7 +244,143 @@ def run(gpu, case, ptx, shared, codes, row, rounds, keep):
             if turn:
                 times[variant].append(time)
     row["time_us"] = {variant: spread([1e3 * time for time in found]) for variant, found in times.items()}
-    row["ratio"] = {variant: spread([a / b for a, b in zip(times[variant], times["plain"])]) for variant in VARIANTS}
+    row["ratio"] = {
+        variant: spread([a / b for a, b in zip(found, times["plain"])]) for variant, found in times.items() if variant != "plain"
+    }
+
+
+def chosen(names):
+    import ptx_kernels
+
+    return [case for case in ptx_kernels.cases() if case.name in names]
+
+
+def launching_child(task):
+    """Compiles and runs kernels, and says so by lines of JSON."""
+    answers = os.fdopen(os.dup(1), "w")
+    # What others print goes elsewhere.
+    os.dup2(2, 1)
+
+    def answer(**found):
+        answers.write(json.dumps(found) + "\n")
+        answers.flush()
+
+    def at(name, variant):
+        answer(at=[name, variant])
+
+    try:
+        gpu = Gpu()
+        major, minor = gpu.torch.cuda.get_device_capability()
+        arch = 10 * major + minor
+        record = {"gpu": gpu.torch.cuda.get_device_name(), "torch": gpu.torch.__version__, "arena": order(gpu.base)}
+        answer(record=record, base=gpu.base)
+        assembler = Assembler(task["partywall"], assembler_of(arch), arch, task["folder"])
+        for case, ptx, shared, codes, row in compiled(chosen(task["names"]), assembler, gpu.base, lambda text: None):
+            if ptx:
+                with open(os.path.join(task["folder"], f"{case.name}.ptx"), "w") as file:
+                    file.write(ptx)
+            codes = {variant: code for variant, code in codes.items() if variant not in task["skip"].get(case.name, [])}
+            for variant, code in codes.items():
+                with open(os.path.join(task["folder"], f"{case.name}.{variant}.cubin"), "wb") as file:
+                    file.write(code)
+            if not case.refused and not {"refused", "not_compiled"} & set(row):
+                at(case.name, "plain")
+                expected_to = os.path.join(task["folder"], f"{case.name}.pt") if case.name in TRANSPARENT else None
+                run(gpu, case, ptx, shared, codes, row, task["rounds"], at, expected_to)
+            answer(row=row)
+    # Whatever went wrong is the answer; the GPU's context may be of no more use.
+    except Exception as error:
+        answer(failed=f"{type(error).__name__}: {error}"[:1000])
+
+
+class Lines:
+    """What a process says, line by line; it never waits longer than it should."""
+
+    def __init__(self, file, patience_s):
+        self.file, self.patience_s, self.found = file, patience_s, queue.Queue()
+        self.thread = threading.Thread(target=self.read, daemon=True)
+        self.thread.start()
+
+    def read(self):
+        for text in self.file:
+            self.found.put(text)
+        self.found.put(None)
+
+    def next(self):
+        """A line as JSON; `None` at the end."""
+        try:
+            text = self.found.get(timeout=self.patience_s)
+        except queue.Empty:
+            raise Failed(f"no answer in {self.patience_s} s") from None
+        return None if text is None else json.loads(text)
+
+    def end(self):
+        """Where the process has ended."""
+        self.thread.join()
+        self.file.close()
+
+
+def launched(task, record, say, program=(sys.executable, os.path.abspath(__file__), "--launching-child")):
+    """Rows of all kernels, each launched; in a new process after one that failed."""
+    names, failed = list(task["names"]), {}
+    while names:
+        words = [*program, json.dumps(task | {"names": names})]
+        with open(os.path.join(task["folder"], "errors.txt"), "w+") as errors:
+            child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True)
+            lines, at, why = Lines(child.stdout, PATIENCE_S), None, None
+            try:
+                while why is None and names:
+                    found = lines.next()
+                    if found is None:
+                        errors.seek(0)
+                        why = f"its process ended: {errors.read()[-500:]}"
+                    elif "record" in found:
+                        record |= found["record"]
+                        task["base"] = found["base"]
+                    elif "at" in found:
+                        at = found["at"]
+                    elif "row" in found:
+                        row, at = found["row"], None
+                        names.remove(row["name"])
+                        if row["name"] in failed:
+                            row["failed"] = failed[row["name"]] | row.get("failed", {})
+                        say(line(row))
+                        yield row
+                    else:
+                        why = found["failed"]
+            except Failed as silent:
+                why = str(silent)
+            finally:
+                child.kill()
+                child.wait()
+                lines.end()
+        if not names:
+            return
+        if at is None and "base" not in task:
+            raise Failed(why)
+        name, variant = at if at and at[0] in names else (names[0], "")
+        failed.setdefault(name, {})[variant or "measuring"] = why
+        if variant in VARIANTS:
+            # The others are tried all the same.
+            task["skip"].setdefault(name, []).append(variant)
+            kept(task, name, variant)
+            continue
+        names.remove(name)
+        row = {"name": name, "should_be_refused": name in task["refused"], "failed": failed[name], "assembled": {}}
+        say(line(row))
+        yield row
+
+
+def kept(task, name, variant):
+    """Puts what failed where it can be looked at."""
+    if not task["ptx"]:
+        return
+    os.makedirs(task["ptx"], exist_ok=True)
+    source = os.path.join(task["folder"], f"{name}.ptx")
+    shutil.copy(os.path.join(task["folder"], f"{name}.{variant}.cubin"), task["ptx"])
+    out = os.path.join(task["ptx"], f"{name}.{variant}.ptx")
+    words = [task["partywall"], "vram", "rewrite", source, "--arena", order_of(task["base"], variant), "--out", out]
+    subprocess.run(words, check=False, capture_output=True)
 
 
 def transparent_child(out):
@@ -350,7 +390,7 @@ def transparent_child(out):
     import ptx_kernels
 
     gpu = Gpu()
-    os.environ["PARTYWALL_ARENA"] = order(gpu.base, "arena")
+    os.environ["PARTYWALL_ARENA"] = order_of(gpu.base, "arena")
     found = {}
     for case in ptx_kernels.cases():
         if case.name not in TRANSPARENT:
@@ -371,7 +411,7 @@ def transparent_child(out):
     torch.save(found, out)
 
 
-def transparent(arguments, real, keep, folder):
+def transparent(arguments, real, folder):
     """The same from outside: which kernels have equal results, and what was rewritten on the way."""
     import torch
 
@@ -387,10 +427,12 @@ def transparent(arguments, real, keep, folder):
     if child.returncode:
         return {"failed": child.stderr[-2000:]}
     found = torch.load(out)
+    places = {name: os.path.join(folder, f"{name}.pt") for name in TRANSPARENT}
+    keep = {name: torch.load(place) for name, place in places.items() if os.path.exists(place)}
     equal = {
         name: all(torch.equal(found[name][key].view(torch.uint8), keep[name][key].view(torch.uint8)) for key in keep[name])
         for name in keep
-        if name in found and keep[name]
+        if name in found
     }
     with open(log) as file:
         rewritten = [json.loads(text)["functions"][0] for text in file]
@@ -403,14 +445,16 @@ def main():
     parser.add_argument("--compile-only", action="store_true", help="compile, rewrite and assemble; needs no GPU and no PyTorch")
     parser.add_argument("--only", default="", help="only kernels whose names begin with one of these, with commas between them")
     parser.add_argument("--rounds", type=int, default=21, help="measurements of each kernel")
-    parser.add_argument("--arch", type=int, default=90, help="for which GPU, with --compile-only")
+    parser.add_argument("--arch", type=int, default=90, help="for which GPU, with --compile-only, and of which Triton's assembler is")
     parser.add_argument("--ptx", help="also keep the PTX of each kernel in this folder")
     parser.add_argument("--out", help="where the record goes; without it, to standard output")
     parser.add_argument("--transparent-child", help=argparse.SUPPRESS)
+    parser.add_argument("--launching-child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    sys.path.insert(0, HERE)
     if arguments.transparent_child:
         return transparent_child(arguments.transparent_child)
+    if arguments.launching_child:
+        return launching_child(json.loads(arguments.launching_child))
     import ptx_kernels
     import triton
 
@@ -421,41 +465,38 @@ def main():
     cases = [case for case in ptx_kernels.cases() if case.name.startswith(begins)]
     if not cases:
         raise Failed(f"no kernel begins with {arguments.only}")
-    record = {"triton": triton.__version__, "rows": []}
-    gpu, base, arch = None, 0x7000 << 32, arguments.arch
-    if not arguments.compile_only:
-        gpu = Gpu()
-        base = gpu.base
-        major, minor = gpu.torch.cuda.get_device_capability()
-        arch = 10 * major + minor
-        record |= {"gpu": gpu.torch.cuda.get_device_name(), "torch": gpu.torch.__version__, "rounds": arguments.rounds}
-    record["arena"] = order(base, "arena")
-    keep = {name: {} for name in TRANSPARENT}
+    record = {"triton": triton.__version__, "rounds": arguments.rounds, "rows": []}
     with tempfile.TemporaryDirectory() as folder:
-        real = assembler_of(arch)
-        assembler = Assembler(arguments.partywall, real, arch, folder)
-        for case, ptx, shared, codes, row in compiled(cases, assembler, base, say):
-            record["rows"].append(row)
-            if arguments.ptx and ptx:
-                os.makedirs(arguments.ptx, exist_ok=True)
-                with open(os.path.join(arguments.ptx, f"{case.name}.ptx"), "w") as file:
-                    file.write(ptx)
-            if gpu and not case.refused and not {"refused", "not_compiled"} & set(row):
-                run(gpu, case, ptx, shared, codes, row, arguments.rounds, keep)
-                ratios = ", ".join(f"{name} {found['median']:.3f}" for name, found in row["ratio"].items())
-                say(f"{'':44} {row['time_us']['plain']['median']:.1f} us; times: {ratios}; equal: {all(row['bit_equal'].values())}")
-        if gpu:
+        if arguments.compile_only:
+            base = 0x7000 << 32
+            record["arena"] = order(base)
+            assembler = Assembler(arguments.partywall, assembler_of(arguments.arch), arguments.arch, folder)
+            for case, ptx, _, _, row in compiled(cases, assembler, base, say):
+                record["rows"].append(row)
+                if ptx:
+                    with open(os.path.join(folder, f"{case.name}.ptx"), "w") as file:
+                        file.write(ptx)
+        else:
+            names = [case.name for case in cases]
+            task = {"partywall": arguments.partywall, "folder": folder, "ptx": arguments.ptx, "rounds": arguments.rounds, "names": names}
+            task |= {"skip": {}, "refused": [case.name for case in cases if case.refused]}
+            record["rows"] += launched(task, record, say)
             record["ptx"] = summary(record["rows"])
-            record["transparent"] = transparent(arguments, real, keep, folder)
+            record["transparent"] = transparent(arguments, assembler_of(arguments.arch), folder)
             say(f"launched by Triton: {record['transparent'].get('bit_equal') or record['transparent']}")
+        for case in cases:
+            place = os.path.join(folder, f"{case.name}.ptx")
+            if arguments.ptx and os.path.exists(place):
+                os.makedirs(arguments.ptx, exist_ok=True)
+                shutil.copy(place, arguments.ptx)
     text = json.dumps(record, indent=1) + "\n"
     if arguments.out:
         with open(arguments.out, "w") as file:
             file.write(text)
     else:
         print(text, end="")
-    as_expected = all("not_compiled" not in row and ("refused" in row) == row["should_be_refused"] for row in record["rows"])
-    if not gpu:
+    as_expected = all(not {"not_compiled", "failed"} & set(row) and ("refused" in row) == row["should_be_refused"] for row in record["rows"])
+    if arguments.compile_only:
         return 0 if as_expected else 1
     equal = record["transparent"].get("bit_equal") or {}
     say(json.dumps(record["ptx"]))

@@ -158,6 +158,7 @@ class Others(unittest.TestCase):
         self.assertEqual(gpu_tests.kernels_equal(record), "1 kernels; time as it is and rewritten: 1 to 1.020")
         for part, wrong, why in (
             ("rows", [{**row, "bit_equal": {"arena": False}}], "not run: k"),
+            ("rows", [{**row, "failed": {"fenced": "CUDA error"}}], "not run: k"),
             ("rows", [{"name": "m", "should_be_refused": False, "refused": {}}], "not run: m"),
             ("transparent", {"bit_equal": {"k": False}}, "k .launched by Triton"),
             ("transparent", {"failed": "why"}, "what Triton launches"),

@@ -2,7 +2,7 @@
 //! its kernels reads it there.
 //!
 //! `mask=0x2ab000,logical=0x700000000000,mapped=0x720000000000,length=0x200000000,parity=odd,pointers=arena,evict-first`, in any order. Numbers
-//! are decimal or, with `0x`, hexadecimal; `pointers` is `arena` where it is left out.
+//! are decimal or, with `0x`, hexadecimal; `pointers` is `arena` where it is left out, and `split`, the bit of the mask that is put in, the lowest one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub const VARIABLE: &str = "PARTYWALL_ARENA";
 pub enum OrderError {
     /// A part of it.
     #[error(
-        "`{0}` is not understood; expected `mask=`, `logical=`, `mapped=` or `length=` with a number, `parity=even` or `odd`, \
+        "`{0}` is not understood; expected `mask=`, `logical=`, `mapped=`, `length=` or `split=` with a number, `parity=even` or `odd`, \
          `pointers=arena`, `any` or `fenced`, or `evict-first`, with commas between them"
     )]
     Part(String),
@@ -34,7 +34,7 @@ impl FromStr for Options {
     type Err = OrderError;
 
     fn from_str(text: &str) -> Result<Self, OrderError> {
-        let [mut mask, mut logical, mut mapped, mut length] = [None; 4];
+        let [mut mask, mut logical, mut mapped, mut length, mut split] = [None; 5];
         let mut odd = None;
         let (mut pointers, mut evict_first) = (Pointers::Arena, false);
         for part in text.split(',').map(str::trim) {
@@ -45,6 +45,7 @@ impl FromStr for Options {
                 "logical" => &mut logical,
                 "mapped" => &mut mapped,
                 "length" => &mut length,
+                "split" => &mut split,
                 "parity" => {
                     odd = Some(match value {
                         "even" => false,
@@ -71,7 +72,10 @@ impl FromStr for Options {
         let mask = u32::try_from(mask).map_err(|_| OrderError::Part(format!("mask={mask:#x}")))?;
         let odd = odd.ok_or(OrderError::Missing("parity"))?;
         let (logical, mapped) = (is_there(logical, "logical")?, is_there(mapped, "mapped")?);
-        let coloring = Coloring::new(logical, mapped, is_there(length, "length")?, mask, odd)?;
+        let mut coloring = Coloring::new(logical, mapped, is_there(length, "length")?, mask, odd)?;
+        if let Some(split) = split {
+            coloring = coloring.split_at(split)?;
+        }
         Ok(Self { coloring, pointers, evict_first })
     }
 }
@@ -85,6 +89,9 @@ impl fmt::Display for Options {
             out,
             "mask={mask:#x},logical={logical:#x},mapped={mapped:#x},length={length:#x},parity={parity}"
         )?;
+        if of.split() != of.stretch() {
+            write!(out, ",split={:#x}", of.split())?;
+        }
         if let Some((_, name)) = NAMES.into_iter().find(|(pointers, _)| *pointers == self.pointers) {
             write!(out, ",pointers={name}")?;
         }
@@ -114,8 +121,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(pair in 0_u64..1 << 30, far in 0_u64..1 << 30, stretches in 1_u64..5_000, odd in any::<bool>(), evict_first in any::<bool>(), which in 0_usize..3) {
-            let coloring = Coloring::new(pair << 13, far << 13, stretches << 12, 0x2a_b000, odd).unwrap();
+        fn what_is_written_is_read(pair in 0_u64..1 << 30, far in 0_u64..1 << 30, stretches in 1_u64..5_000, odd in any::<bool>(), split in any::<bool>(), evict_first in any::<bool>(), which in 0_usize..3) {
+            let mut coloring = Coloring::new(pair << 22, far << 22, stretches << 12, 0x2a_b000, odd).unwrap();
+            if split {
+                coloring = coloring.split_at(1 << 21).unwrap();
+            }
             let options = Options { coloring, pointers: NAMES[which].0, evict_first };
             prop_assert_eq!(options.to_string().parse(), Ok(options));
         }
@@ -138,6 +148,7 @@ mod tests {
             "pointers=all",
             "mask=0x",
             "mask=0x1000000000",
+            "split=",
             "logical=-1",
             "evict-first=1",
             "color=red",
@@ -150,6 +161,7 @@ mod tests {
                 message(&text)
             );
         }
+        assert_eq!(message(&format!("{TEXT},split=0x4000")), "0x4000 is not one of the bits 0x2ab000");
         assert!(
             message(&TEXT.replace("length=0x200000000", "length=5000"))
                 .starts_with("5000 bytes are no whole number")

@@ -150,10 +150,11 @@ pub struct RewriteArguments {
     /// The PTX.
     pub file: PathBuf,
     /// Where the arena is and what is to be done: `mask=M,logical=A,mapped=B,length=L,parity=even|odd`, and perhaps
-    /// `,pointers=arena|any|fenced` and `,evict-first`.
+    /// `,split=BIT`, `,pointers=arena|any|fenced` and `,evict-first`.
     ///
     /// The mask has the address bits whose parity is the side; stretches are as long as its lowest bit. `length` bytes are seen at `logical`,
-    /// in twice as many that are mapped at `mapped`. Addresses outside: there are none (`arena`), they stay as they are (`any`), or they are
+    /// in twice as many that are mapped at `mapped`. `split` is the bit of the mask that is put into an address to make its parity right; without
+    /// it, the lowest one. Addresses outside: there are none (`arena`), they stay as they are (`any`), or they are
     /// made into some of the arena (`fenced`). With `evict-first` what is accessed leaves the L2 before anything else.
     #[arg(long, value_name = "ARENA", value_parser = arena)]
     pub arena: Options,

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 
 use super::super::access::{
     ADDRESS, Address, BULK, FIXED, FOREIGN, FRAGMENT, GENERIC, OBJECT, OUTSIDE, SHADOWED, UNKNOWN, VARIABLE,
@@ -15,12 +15,25 @@ fn options(odd: bool) -> Options {
     Options { coloring, pointers: Pointers::Arena, evict_first: false }
 }
 
-/// Arenas of every kind: both places at multiples of 4 GiB or not, a length that is a power of two or not.
+/// Arenas of every kind: both places at multiples of 4 GiB or not, a length that is a power of two or not, and each bit of the mask put in; some
+/// of them are no longer than that.
 fn arenas(odd: bool) -> impl Iterator<Item = Options> {
-    let places = [(0x7000_0000_0000, 0x7200_0000_0000), (0x7000_0040_0000, 0x7200_0060_0000)];
+    let places = [(0x7000_0000_0000, 0x7200_0000_0000), (0x7000_0040_0000, 0x7200_00c0_0000)];
     let all = places.into_iter().flat_map(|place| [1 << 33, 3 << 21, 1 << 20].map(|length| (place, length)));
-    all.map(move |((logical, mapped), length)| {
-        let coloring = Coloring::new(logical, mapped, length, MASK, odd).unwrap();
+    let all = all.flat_map(|arena| [1 << 12, 1 << 15, 1 << 19, 1 << 21].map(|split| (arena, split)));
+    let low = all.map(move |(((logical, mapped), length), split)| (logical, mapped, length, MASK, split));
+    // The bit of an arena that moves as a whole, with bits above it and without.
+    let whole =
+        [(MASK & !(1 << 21) | 1 << 30, 1 << 30), (MASK | 1 << 30, 1 << 30), (MASK | 1 << 31, 1 << 21)];
+    let whole =
+        whole.into_iter().flat_map(|(mask, split)| [1 << 30, 1 << 20].map(|length| (mask, split, length)));
+    let places = [(0x7000_0000_0000, 0x7000_0000_0000), (0x7000_0000_0000, 0x7200_8000_0000)];
+    let whole = whole.flat_map(move |(mask, split, length)| {
+        places.map(|(logical, mapped)| (logical, mapped, length, mask, split))
+    });
+    low.chain(whole).map(move |(logical, mapped, length, mask, split)| {
+        let coloring =
+            Coloring::new(logical, mapped, length, mask, odd).and_then(|one| one.split_at(split)).unwrap();
         Options { coloring, pointers: Pointers::Arena, evict_first: false }
     })
 }
@@ -102,6 +115,9 @@ fn execute(text: &str, registers: &[(&str, u64)]) -> u64 {
 }
 
 proptest! {
+    // Each of them is tried on every kind of arena.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn t1_an_address_is_translated_to_its_place(at in any::<u64>(), offset in -4_096_i64..4_096, odd in any::<bool>()) {
         for (arena, pointers) in arenas(odd).flat_map(|arena| [Pointers::Arena, Pointers::Any, Pointers::Fenced].map(|pointers| (arena, pointers))) {
