@@ -125,11 +125,18 @@ impl Home {
     /// A node that answers.
     #[track_caller]
     pub(super) fn node(&self) -> Process {
-        let mut node = self.spawn(&["node"]);
+        self.node_with(&[])
+    }
+
+    /// The same, with options of its own.
+    #[track_caller]
+    pub(super) fn node_with(&self, options: &[&str]) -> Process {
+        let arguments = [&["node"], options].concat();
+        let mut node = self.spawn(&arguments);
         until("the node answers", || {
             // One that is just ending had the folder still.
             if node.0.try_wait().unwrap().is_some() {
-                node = self.spawn(&["node"]);
+                node = self.spawn(&arguments);
             }
             self.partywall(&["ps"]).output().unwrap().status.success()
         });

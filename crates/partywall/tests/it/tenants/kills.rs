@@ -1,6 +1,9 @@
 //! Tenants that use the GPU are killed at every step of their lives, alone and with the node. What they held comes back, and
 //! a neighbour, which checks every byte, goes on.
 
+use partywall_core::units::Nanos;
+use serde_json::Value;
+
 use super::home::{is_alive, kill};
 use super::steps::{Held, Stage, pages};
 use crate::patience::until;
@@ -106,5 +109,33 @@ fn tenants_killed_at_any_step_with_their_node_are_started_again_by_the_next() {
     assert_eq!(stage.held("registered").processes, 1);
     until("the pages are those of the living", || pages(node.pid()) == LIVES.len() + 2);
     goes_on(&stage, neighbour);
+    stage.leaves_nothing(node);
+}
+
+/// A slice belongs to a process's channels, which it had before the node came.
+#[test]
+fn the_next_node_is_told_the_time_slices_that_processes_have() {
+    let stage = Stage::new("kill-slices", LINK_GB_S);
+    let options = |slice| ["--launches", slice];
+    let node = stage.home.node_with(&options("slice=200us"));
+    stage.up(&stage.tenant("idle", "1GiB", &["init", "context", "stay"], ""));
+    stage.until_said("idle", "context", 1);
+    let slice_is = |slice| {
+        let slice = serde_json::to_value(Nanos::from_micros(slice)).unwrap();
+        let told = stage.home.succeeds(&["coverage", "idle", "--json"]);
+        serde_json::from_str::<Value>(&told).unwrap()["slice_ns"] == slice
+    };
+    until("it has the slice", || slice_is(200));
+    let pid = stage.home.pid("idle");
+    node.kill();
+    let node = stage.home.node_with(&options("slice=200us"));
+    until("the next node knows of it", || slice_is(200));
+    node.kill();
+    let node = stage.home.node_with(&options("slice=300us"));
+    until("the next one wants another slice", || slice_is(300));
+    node.kill();
+    let node = stage.home.node();
+    until("and one that wants none gives its own back", || slice_is(0));
+    assert_eq!((stage.home.pid("idle"), stage.said("idle", "context")), (pid, 1), "it went on all the while");
     stage.leaves_nothing(node);
 }
