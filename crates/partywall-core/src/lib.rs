@@ -7,6 +7,7 @@ pub mod catalogue;
 pub mod chunk_size;
 pub mod config;
 pub mod copy_scheduler;
+pub mod device_turns;
 pub mod diagnostic;
 pub mod faults;
 pub mod governor;

@@ -37,7 +37,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use crate::clock;
 use crate::leases::ProcessId;
 use room::Room;
-use squeeze::{LaunchOptions, Setting, Squeeze};
+use squeeze::{LaunchOptions, Setting, Squeeze, TurnWatch};
 use turns::{Grant, Turns};
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ pub enum OptionsError {
     Part(String),
     /// The same about launches.
     #[error(
-        "`{0}` says nothing about launches; write off, or chunks=2, chunk=100us, launches=16, release=50us, squeezed=16sms, slice=200us, fixed with commas between"
+        "`{0}` says nothing about launches; write off, or chunks=2, chunk=100us, launches=16, release=50us, squeezed=16sms, slice=200us, turn=40ms, fixed with commas between"
     )]
     Launches(String),
     /// A value that is none.
@@ -184,6 +184,7 @@ pub struct Arbiter {
     commands: Option<Sender<Command>>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
+    turns: Arc<TurnWatch>,
 }
 
 impl Arbiter {
@@ -197,6 +198,7 @@ impl Arbiter {
         let bells = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&bells, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let (sender, commands) = mpsc::channel();
+        let watch = Arc::new(TurnWatch::default());
         let few = std::thread::available_parallelism().is_ok_and(|count| count.get() <= FEW_PROCESSORS);
         let state = Thread {
             commands,
@@ -208,11 +210,11 @@ impl Arbiter {
             grants: Vec::new(),
             news: Vec::new(),
             room: Room::default(),
-            squeeze: Squeeze::new(launches),
+            squeeze: Squeeze::new(launches, Arc::clone(&watch)),
             gives_way: few,
         };
         let thread = std::thread::Builder::new().name("copies".to_owned()).spawn(move || state.run())?;
-        Ok(Self { commands: Some(sender), wake, thread: Some(thread) })
+        Ok(Self { commands: Some(sender), wake, thread: Some(thread), turns: watch })
     }
 
     /// A tenant may have processes from now on.
@@ -245,6 +247,11 @@ impl Arbiter {
     /// Best-effort processes launch nothing until then, whoever is at work. A time that is over ends it.
     pub fn hold_until(&self, at: Nanos) {
         self.send(Command::HoldUntil { at });
+    }
+
+    /// How best-effort processes take turns with each other.
+    pub fn turns(&self) -> &TurnWatch {
+        &self.turns
     }
 
     /// Best-effort processes have this from now on.

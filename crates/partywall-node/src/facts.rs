@@ -36,6 +36,8 @@ pub struct NodeView {
     pub copies: CopyView,
     /// What best-effort tenants may launch; `None` where their launches are not decided about.
     pub launches: Option<SteeringView>,
+    /// How best-effort processes compute one at a time; `None` where they need not.
+    pub turns: Option<TurnsView>,
     /// What stands between tenants besides memory and copies.
     pub wall: WallChoice,
     /// Why it does not stand any more.
@@ -72,6 +74,21 @@ pub struct SteeringView {
     pub on_trial: bool,
     /// What holds now.
     pub setting: Option<Setting>,
+}
+
+/// Best-effort processes that compute one at a time, because their time slices are short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TurnsView {
+    /// How long one computes while others wait.
+    pub turn_ns: Nanos,
+    /// Turns so far.
+    pub turns: u64,
+    /// How often the next one began although something of another one was not through after a tenth of a second.
+    pub late: u64,
+    /// How often something of one was found on the device in the turn of another.
+    pub overlaps: u64,
+    /// Whether slices are longer for that.
+    pub shared: bool,
 }
 
 /// How copies are decided about.
@@ -331,6 +348,13 @@ pub(crate) mod tests {
                 direct_max_be_bytes: Bytes(0),
             },
             launches: None,
+            turns: Some(TurnsView {
+                turn_ns: Nanos::from_millis(40),
+                turns: 9,
+                late: 0,
+                overlaps: 0,
+                shared: false,
+            }),
             wall: WallChoice::Auto,
             wall_problem: None,
             faults: 1,

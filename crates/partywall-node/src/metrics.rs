@@ -81,6 +81,20 @@ const METRICS: &[Metric] = &[
         samples: |node| node.recover_ns.iter().map(|time| (Vec::new(), time.as_secs())).collect(),
     },
     Metric {
+        name: "partywall_node_turns",
+        kind: Kind::Counter,
+        labels: &[],
+        help: "Turns of best-effort processes that compute one at a time because their time slices are short; absent where they need not",
+        samples: |node| node.turns.iter().map(|turns| (Vec::new(), turns.turns as f64)).collect(),
+    },
+    Metric {
+        name: "partywall_node_turn_overlaps",
+        kind: Kind::Counter,
+        labels: &[],
+        help: "How often something of one of them was found on the device in the turn of another one; slices are longer for ten seconds then",
+        samples: |node| node.turns.iter().map(|turns| (Vec::new(), turns.overlaps as f64)).collect(),
+    },
+    Metric {
         name: "partywall_gpu_memory_bytes",
         kind: Kind::Gauge,
         labels: &[],

@@ -59,6 +59,12 @@ pub const MEASURING_LIMIT_NS: u64 = 12_000_000_000;
 /// [`NodeSide::hold`] while the node measures what latency-sensitive neighbours take alone.
 pub const HOLD_MEASURING: u32 = 2;
 
+/// [`NodeSide::hold`] while it is another best-effort process's turn to launch.
+pub const HOLD_TURN: u32 = 4;
+
+/// For how long a launch waits for its process's turn at most. Longer than all turns of a crowd together, beside requests too.
+pub const TURN_LIMIT_NS: u64 = 12_000_000_000;
+
 /// [`NodeSide::hold`] while the process is to launch onto its squeezed set alone ([`Header::squeezed`]); what cannot be, it holds.
 pub const HOLD_SQUEEZED: u32 = 3;
 
@@ -196,7 +202,7 @@ pub struct NodeSide {
     /// How long the device is to be busy with a chunk: the shim puts as many launches in one, and at least one.
     pub chunk_ns: AtomicU32,
     /// 1 while a best-effort process is to launch nothing: a latency-sensitive neighbour is active. [`HOLD_MEASURING`]: for longer.
-    /// [`HOLD_SQUEEZED`]: only onto its squeezed set.
+    /// [`HOLD_SQUEEZED`]: only onto its squeezed set. [`HOLD_TURN`]: until its turn comes.
     pub hold: AtomicU32,
     /// When [`NodeSide::hold`] was last changed to or from [`HOLD_SQUEEZED`]. Written before it.
     pub resized_ns: AtomicU64,
@@ -293,6 +299,11 @@ pub struct ShimSide {
     pub longest_resize_ns: AtomicU64,
     /// The time slice that the kernel's driver has taken for the process ([`NodeSide::slice_us`]); 0 before that, and where it was refused.
     pub slice_us: AtomicU32,
+    /// Launches that wait: for their turn, for a chunk to be through, or because they are held.
+    pub waiting: AtomicU32,
+    /// Launches that were made, or are about to be, and are not in a marked chunk yet. Nobody is told when they are through. Whoever
+    /// launches counts it here before it looks at [`NodeSide::hold`], and the node looks here after it has written that.
+    pub unmarked: AtomicU32,
 }
 
 /// What a latency-sensitive process's requests took: from the first launch after it was drained to when it was drained again. The last

@@ -21,6 +21,8 @@
 //! Besides, all of them hold while what latency-sensitive tenants take alone is measured ([`Squeeze::hold_until`]): until a time that has to be
 //! put off again and again, so that nobody is forgotten.
 //!
+//! Where best-effort processes have short time slices, one at a time has the turn, and the others launch nothing ([`in_turns`]).
+//!
 //! # Scenarios
 //!
 //! - S1: a latency-sensitive process becomes active: best-effort ones hold; it is idle for the release time: they go on.
@@ -31,6 +33,7 @@
 //! - S6: something is measured: best-effort processes hold, also those that come, until the time is over.
 //! - S7: the setting changes: who is held, and how long chunks are, changes at once.
 //! - S8: who has a squeezed set is squeezed and not held, unless the setting says so; when that was decided is in its page.
+//! - S9: short slices: one best-effort process at a time, requests first, and what it is told is what it waits for longest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -41,14 +44,18 @@ use std::sync::atomic::Ordering;
 use partywall_core::sm_arbiter::{Action, Config, Event, SmArbiter};
 use partywall_core::tenant::{Class, Share, TenantId};
 use partywall_core::units::Nanos;
-use partywall_shim_api::page::{CHUNKS, HOLD_MEASURING, HOLD_SQUEEZED, Mapped};
+use partywall_shim_api::page::{CHUNKS, HOLD_MEASURING, HOLD_SQUEEZED, HOLD_TURN, Mapped};
 use serde::Serialize;
 
 use super::{OptionsError, value};
 use crate::leases::ProcessId;
 
+mod in_turns;
 #[cfg(test)]
 mod tests;
+
+use in_turns::InTurns;
+pub use in_turns::TurnWatch;
 
 /// How long a process can be active at a time.
 pub const LIMIT: Nanos = Nanos::from_millis(500);
@@ -57,8 +64,17 @@ pub const LIMIT: Nanos = Nanos::from_millis(500);
 /// more.
 pub const SLICE_MIN: Nanos = Nanos::from_micros(50);
 
-/// The shortest where several best-effort processes take turns with each other.
+/// The shortest where several best-effort processes may have work on the device at the same time.
 pub const SHARED_SLICE: Nanos = Nanos::from_millis(1);
+
+/// How long one best-effort process computes while others wait, unless the options say otherwise. A change costs some 0.3 ms (0.2 ms are what an
+/// H200 takes to change hands in the middle of a kernel, 0.1 ms is how long a launch that waits may take to notice): below one percent.
+pub const TURN: Nanos = Nanos::from_millis(40);
+
+/// The shortest and the longest turn: a change of hands must be little of it, and a launch waits for the turns of all others.
+pub const TURN_MIN: Nanos = Nanos::from_millis(1);
+/// See [`TURN_MIN`].
+pub const TURN_MAX: Nanos = Nanos::from_millis(1_000);
 
 /// The longest.
 pub const SLICE_MAX: Nanos = Nanos::from_millis(1_000);
@@ -66,7 +82,7 @@ pub const SLICE_MAX: Nanos = Nanos::from_millis(1_000);
 /// The time slice of latency-sensitive processes where best-effort ones have a short one: a request is not interrupted.
 pub const LS_SLICE: Nanos = Nanos::from_millis(20);
 
-/// Whether launches are decided about, and how, as in `chunks=2,chunk=100us,launches=16,release=50us,squeezed=16sms,slice=200us,fixed`, each part optional, or `off`.
+/// Whether launches are decided about, and how, as in `chunks=2,chunk=100us,launches=16,release=50us,squeezed=16sms,slice=200us,turn=40ms,fixed`, each part optional, or `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaunchOptions {
     /// Whether they are at all; otherwise they go straight to the driver, and are counted.
@@ -84,6 +100,8 @@ pub struct LaunchOptions {
     /// The time slice of best-effort processes, where processes take turns: how long one keeps the device while others wait. `None`: as
     /// the driver has it, 2 ms.
     pub slice: Option<Nanos>,
+    /// How long one best-effort process computes while others wait, where they do so by turns ([`LaunchOptions::takes_turns`]).
+    pub turn: Nanos,
     /// Whether best-effort tenants are given more or less room ([`Setting`]) as promises allow; otherwise what is said here stays.
     pub steered: bool,
 }
@@ -115,10 +133,17 @@ impl fmt::Display for Setting {
 }
 
 impl LaunchOptions {
-    /// The time slice of processes of a class in microseconds, while there are so many best-effort processes; 0: as the driver has it.
-    pub fn slice_us(&self, class: Class, best_effort: usize) -> u32 {
+    /// Whether one best-effort process at a time computes: slices are so short that two would only change hands, and who launches can be
+    /// held.
+    pub fn takes_turns(&self) -> bool {
+        self.decided && self.slice.is_some_and(|slice| slice < SHARED_SLICE)
+    }
+
+    /// The time slice of processes of a class in microseconds; 0: as the driver has it. `share`: several best-effort processes may have
+    /// work on the device at the same time.
+    pub fn slice_us(&self, class: Class, share: bool) -> u32 {
         let slice = self.slice.map(|slice| match class {
-            Class::BestEffort if best_effort > 1 => slice.max(SHARED_SLICE),
+            Class::BestEffort if share => slice.max(SHARED_SLICE),
             Class::BestEffort => slice,
             Class::LatencySensitive => LS_SLICE,
         });
@@ -156,6 +181,7 @@ impl Default for LaunchOptions {
             release: Nanos::from_micros(50),
             squeezed: None,
             slice: None,
+            turn: TURN,
             steered: true,
         }
     }
@@ -174,6 +200,7 @@ impl FromStr for LaunchOptions {
                 Some(("launches", count)) => options.launches = value(part, count)?,
                 Some(("release", time)) => options.release = value(part, time)?,
                 Some(("slice", time)) => options.slice = Some(slice(part, time)?),
+                Some(("turn", time)) => options.turn = turn(part, time)?,
                 Some(("squeezed", share)) => options.squeezed = Some(squeezed(part, share)?),
                 None if part == "fixed" => options.steered = false,
                 _ => return Err(OptionsError::Launches(part.to_owned())),
@@ -206,6 +233,20 @@ fn slice(part: &str, text: &str) -> Result<Nanos, OptionsError> {
     Ok(slice)
 }
 
+/// A turn that is worth its change.
+fn turn(part: &str, text: &str) -> Result<Nanos, OptionsError> {
+    let turn: Nanos = value(part, text)?;
+    if !(TURN_MIN..=TURN_MAX).contains(&turn) {
+        let reason = format!(
+            "a turn is {} to {} ms: a shorter one is mostly a change of hands, and others wait for a longer one",
+            TURN_MIN.0 / 1_000_000,
+            TURN_MAX.0 / 1_000_000
+        );
+        return Err(OptionsError::Value { part: part.to_owned(), reason });
+    }
+    Ok(turn)
+}
+
 /// A share, of which a number alone is one of SMs.
 fn squeezed(part: &str, text: &str) -> Result<Share, OptionsError> {
     let sms = text.parse::<u32>().map(|_| format!("{text}sms"));
@@ -236,12 +277,14 @@ pub struct Squeeze {
     wake: Option<Nanos>,
     /// Until when all best-effort processes hold.
     measuring: Option<Nanos>,
+    /// `None` where best-effort processes need not launch by turns.
+    turns: Option<InTurns>,
     actions: Vec<Action>,
 }
 
 impl Squeeze {
-    /// Nobody is there.
-    pub fn new(options: LaunchOptions) -> Self {
+    /// Nobody is there. How turns go is left in `watch`.
+    pub fn new(options: LaunchOptions, watch: Arc<TurnWatch>) -> Self {
         Self {
             options,
             setting: options.setting(options.squeezed.is_some()),
@@ -251,6 +294,7 @@ impl Squeeze {
             holding: BTreeSet::new(),
             wake: None,
             measuring: None,
+            turns: options.takes_turns().then(|| InTurns::new(&options, watch)),
             actions: Vec::new(),
         }
     }
@@ -263,8 +307,11 @@ impl Squeeze {
         let is_new = !self.tenants().contains_key(&tenant);
         let page = Arc::clone(page);
         let process = Process { tenant, class, page, since: Nanos::ZERO, is_active: false };
+        if let Some(turns) = self.turns.as_mut().filter(|_| class == Class::BestEffort) {
+            turns.add(now, id);
+        }
         let node = &process.page.node;
-        node.hold.store(self.hold(&process), Ordering::Relaxed);
+        node.hold.store(self.hold(id, &process), Ordering::Relaxed);
         node.launches_per_chunk.store(self.options.launches, Ordering::Relaxed);
         node.chunk_ns.store(self.chunk_ns(), Ordering::Relaxed);
         node.chunks_max.store(self.options.chunks, Ordering::Release);
@@ -279,6 +326,9 @@ impl Squeeze {
         let Some(gone) = self.processes.remove(&id) else { return };
         // It may go on without the node.
         gone.page.node.hold.store(0, Ordering::Release);
+        if let Some(turns) = self.turns.as_mut().filter(|_| gone.class == Class::BestEffort) {
+            turns.remove(now, id);
+        }
         if gone.is_active || !self.tenants().contains_key(&gone.tenant) {
             self.seat(now);
         }
@@ -335,7 +385,8 @@ impl Squeeze {
             self.measuring = None;
             self.tell(now());
         }
-        let Some(arbiter) = &mut self.arbiter else { return false };
+        let is_contested = self.look_at_turns(&now);
+        let Some(arbiter) = &mut self.arbiter else { return is_contested };
         let (mut changed, mut launching) = (false, false);
         for process in self.processes.values_mut() {
             let shim = &process.page.shim;
@@ -377,7 +428,22 @@ impl Squeeze {
                 self.tell(now);
             }
         }
-        launching || !self.active.is_empty() || self.wake.is_some()
+        is_contested || launching || !self.active.is_empty() || self.wake.is_some()
+    }
+
+    /// Passes the turn on, where best-effort processes launch by turns; whether one waits for it.
+    fn look_at_turns(&mut self, now: impl Fn() -> Nanos) -> bool {
+        let Some(mut turns) = self.turns.take() else { return false };
+        let best_effort = self.processes.iter().filter(|(_, process)| process.class == Class::BestEffort);
+        let pages = best_effort.map(|(&id, process)| (id, &process.page.shim.0));
+        let held = |id| self.processes.get(&id).is_some_and(|process| self.is_held(process));
+        let changed = turns.look(&now, pages, held);
+        let is_contested = turns.is_contested();
+        self.turns = Some(turns);
+        if changed {
+            self.tell(now());
+        }
+        is_contested
     }
 
     /// Does what the arbiter has decided; whether that changes who holds.
@@ -395,26 +461,33 @@ impl Squeeze {
     }
 
     fn tell(&self, now: Nanos) {
-        for process in self.processes.values() {
-            let (node, hold) = (&process.page.node, self.hold(process));
+        for (&id, process) in &self.processes {
+            let (node, hold) = (&process.page.node, self.hold(id, process));
             let before = node.hold.load(Ordering::Relaxed);
             if before != hold && [before, hold].contains(&HOLD_SQUEEZED) {
                 node.resized_ns.store(now.0, Ordering::Relaxed);
             }
-            node.hold.store(hold, Ordering::Release);
+            // What was launched before this is looked for after it.
+            node.hold.store(hold, Ordering::SeqCst);
         }
     }
 
     /// What a process is told.
-    fn hold(&self, process: &Process) -> u32 {
+    fn hold(&self, id: ProcessId, process: &Process) -> u32 {
         match process.class {
             Class::LatencySensitive => 0,
             Class::BestEffort if self.measuring.is_some() => HOLD_MEASURING,
-            Class::BestEffort if !self.setting.hold || !self.holding.contains(&process.tenant) => 0,
-            Class::BestEffort if self.setting.squeezed && process.page.header.squeezed().is_some() => {
-                HOLD_SQUEEZED
-            }
-            Class::BestEffort => 1,
+            Class::BestEffort if self.turns.as_ref().is_some_and(|turns| !turns.may_launch(id)) => HOLD_TURN,
+            Class::BestEffort if self.is_held(process) => 1,
+            Class::BestEffort if self.setting.hold && self.holding.contains(&process.tenant) => HOLD_SQUEEZED,
+            Class::BestEffort => 0,
         }
+    }
+
+    /// Whether a best-effort process is to launch nothing, whoever's turn it is.
+    fn is_held(&self, process: &Process) -> bool {
+        let stands_back = self.setting.hold && self.holding.contains(&process.tenant);
+        let is_squeezed = self.setting.squeezed && process.page.header.squeezed().is_some();
+        self.measuring.is_some() || (stands_back && !is_squeezed)
     }
 }

@@ -176,7 +176,7 @@ impl State {
         let (page, copies) = (Arc::clone(&member.page), Arc::clone(&member.copies));
         connection.stage = Stage::Member(Box::new(member));
         // Before the process has its page: the driver asks for a slice soon after that.
-        self.say_slices();
+        self.say_slices(now);
         let connection = self.connections.get_mut(&number).ok_or(Error::Closed)?;
         let welcome = ToShim::Welcome { version: VERSION, lease_bytes: lease.lease.0 };
         let descriptors = [file.as_fd(), bell.as_fd()];

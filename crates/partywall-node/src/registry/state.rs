@@ -314,7 +314,7 @@ impl State {
             self.dirty.insert(member.tenant);
             member.leave_alone();
             self.promises.remove(now, number);
-            self.say_slices();
+            self.say_slices(now);
             if let Some(arbiter) = &self.arbiter {
                 arbiter.remove(ProcessId(number));
             }
@@ -385,6 +385,7 @@ impl State {
         self.measure(now);
         self.look_for_clients(now);
         self.look_for_signs(now);
+        self.say_slices(now);
     }
 
     /// What is due every second.

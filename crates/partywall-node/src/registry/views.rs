@@ -11,7 +11,7 @@ use super::member::{Connection, Member};
 use super::state::State;
 use super::tenant::{Tenant, direction_view, memory_view};
 use crate::clock;
-use crate::facts::{CopyView, MemoryView, NodeView, ProcessView, TenantView};
+use crate::facts::{CopyView, MemoryView, NodeView, ProcessView, TenantView, TurnsView};
 use crate::leases::ProcessId;
 use crate::promise::PromiseFacts;
 
@@ -38,6 +38,7 @@ impl State {
                 direct_max_be_bytes: self.copies.direct_max_be,
             },
             launches: self.launches.decided.then(|| self.promises.steering()),
+            turns: self.turns_view(),
             wall: self.attaching.wall(),
             wall_problem: self.attaching.problem(),
             faults: self.faults.faults,
@@ -45,6 +46,15 @@ impl State {
             recover_ns: self.faults.recover,
             tenants: self.told().map(|(&id, tenant)| self.tenant_view(id, tenant)).collect(),
         }
+    }
+
+    fn turns_view(&self) -> Option<TurnsView> {
+        let arbiter = self.arbiter.as_ref().filter(|_| self.launches.takes_turns())?;
+        let watch = arbiter.turns();
+        let [turns, late, overlaps] =
+            [&watch.turns, &watch.late, &watch.overlaps].map(|count| count.load(Ordering::Relaxed));
+        let shared = watch.is_shared(clock::now());
+        Some(TurnsView { turn_ns: self.launches.turn, turns, late, overlaps, shared })
     }
 
     /// Tenants that are somebody's.

@@ -15,8 +15,12 @@
 //! A process that has a squeezed set is not held but *squeezed*: its launches go on, to fewer SMs ([`super::squeezed`]). What cannot go there,
 //! a graph that is launched as a whole above all, is held as before.
 //!
-//! Waiting is safe from the outside and from the inside: it ends when the node is gone, and in any case after [`HOLD_LIMIT_NS`] ([`MEASURING_LIMIT_NS`] while the node measures), because a
-//! program may have two threads of which one launches what the other one's kernel waits for.
+//! Best-effort processes may have to launch by turns ([`HOLD_TURN`]). Whoever comes next waits until all that was launched before is through, so
+//! the node has to know of each launch: those behind which there is no mark yet are counted ([`ShimSide::unmarked`](partywall_shim_api::page::ShimSide)),
+//! and marked as soon as the process waits for its turn.
+//!
+//! Waiting is safe from the outside and from the inside: it ends when the node is gone, and in any case after [`HOLD_LIMIT_NS`] ([`MEASURING_LIMIT_NS`] while the node measures,
+//! [`TURN_LIMIT_NS`] while it is another one's turn), because a program may have two threads of which one launches what the other one's kernel waits for.
 //!
 //! # Scenarios
 //!
@@ -26,13 +30,16 @@
 //! - S4: streams under capture: nothing runs, so nothing is counted as under way.
 //! - S5: chunks whose context is gone never come through: they no longer count when a launch has waited for the limit.
 //! - S6: squeezed: what can be launched onto the squeezed set goes, the rest is held; how long that took after it was decided is in the page.
+//! - S7: another one's turn: launches wait for longer, that is rung for, and what was launched is marked. When it is over, what else there is to
+//!   wait for has its own time.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use partywall_shim_api::page::{
-    HEARTBEAT_LIMIT_NS, HOLD_LIMIT_NS, HOLD_MEASURING, HOLD_SQUEEZED, MEASURING_LIMIT_NS, Page,
+    HEARTBEAT_LIMIT_NS, HOLD_LIMIT_NS, HOLD_MEASURING, HOLD_SQUEEZED, HOLD_TURN, MEASURING_LIMIT_NS, Page,
+    TURN_LIMIT_NS,
 };
 
 use super::chunks::{Chunk, Chunks, STREAMS, Took, counter};
@@ -91,24 +98,40 @@ pub(super) fn pass(
     Way { is_whole, can_be_squeezed }: Way,
     call: impl FnOnce(bool) -> CUresult,
 ) -> CUresult {
-    wait(page, can_be_squeezed);
+    page.shim.unmarked.fetch_add(1, Ordering::SeqCst);
+    wait(page, stream, can_be_squeezed);
     let counter = &COUNTERS[counter(stream)];
     if counter.pending.load(Ordering::Relaxed) == 0 {
         counter.began_ns.store(now_ns(), Ordering::Relaxed);
     }
     let result = call(is_squeezed(page));
     if result != CUresult::SUCCESS {
+        take_off(&page.shim.unmarked, 1);
         return result;
     }
     resized(page, now_ns);
     let pending = counter.pending.fetch_add(1, Ordering::Relaxed) + 1;
     if is_whole || pending >= size(page, counter) {
-        let launches = counter.pending.swap(0, Ordering::Relaxed).max(1);
-        let began_ns = counter.began_ns.load(Ordering::Relaxed);
-        let number = counter.chunks.fetch_add(1, Ordering::Relaxed);
-        mark(page, Chunk { stream, number, launches, is_whole, began_ns, marked_ns: now_ns() });
+        close(page, stream, counter, is_whole);
     }
     result
+}
+
+/// Makes a chunk of the launches since the last mark.
+fn close(page: &'static Page, stream: Stream, counter: &Counter, is_whole: bool) {
+    let pending = counter.pending.swap(0, Ordering::Relaxed);
+    let launches = pending.max(1);
+    let began_ns = counter.began_ns.load(Ordering::Relaxed);
+    let number = counter.chunks.fetch_add(1, Ordering::Relaxed);
+    mark(page, Chunk { stream, number, launches, is_whole, began_ns, marked_ns: now_ns() });
+    // Not before the mark is seen: in between, nothing would seem to be under way.
+    take_off(&page.shim.unmarked, pending);
+}
+
+/// The page may be newer than what is taken off.
+fn take_off(word: &AtomicU32, launches: u32) {
+    let less = |count: u32| Some(count.saturating_sub(launches));
+    let _ = word.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
 }
 
 /// How many launches make a chunk now.
@@ -145,8 +168,8 @@ fn resized(page: &Page, now_ns: impl FnOnce() -> u64) {
     page.shim.resizes.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Waits for the turn of a launch.
-fn wait(page: &Page, can_be_squeezed: bool) {
+/// Waits for the turn of a launch, which is counted as unmarked already.
+fn wait(page: &'static Page, stream: Stream, can_be_squeezed: bool) {
     if may_go(page, can_be_squeezed) {
         return;
     }
@@ -155,16 +178,45 @@ fn wait(page: &Page, can_be_squeezed: bool) {
     if is_alone(page, now) {
         return;
     }
-    while !goes(page, can_be_squeezed, now.saturating_sub(began)) {
+    take_off(&page.shim.unmarked, 1);
+    page.shim.waiting.fetch_add(1, Ordering::SeqCst);
+    node::ring();
+    let (mut since, mut is_in_turn) = (began, true);
+    while !enters(page, can_be_squeezed, now.saturating_sub(since)) {
         look(page);
+        let is_held_for_turn = page.node.hold.load(Ordering::Acquire) == HOLD_TURN;
+        if is_held_for_turn && is_in_turn {
+            let counter = &COUNTERS[counter(stream)];
+            if counter.pending.load(Ordering::Relaxed) > 0 {
+                close(page, stream, counter, false);
+            }
+        } else if !is_held_for_turn && !is_in_turn {
+            since = now;
+        }
+        is_in_turn = !is_held_for_turn;
         let waited = now.saturating_sub(began);
         if waited >= SPIN_NS && is_alone(page, now) {
+            page.shim.unmarked.fetch_add(1, Ordering::SeqCst);
             break;
         }
         pause(waited);
         now = now_ns();
     }
+    take_off(&page.shim.waiting, 1);
     page.shim.held_ns.fetch_add(now.saturating_sub(began), Ordering::Relaxed);
+}
+
+/// Whether a launch goes that has waited for so long. Counted before the page is looked at, so that the node knows of it or it of the node's word.
+fn enters(page: &Page, can_be_squeezed: bool, waited_ns: u64) -> bool {
+    if !goes(page, can_be_squeezed, waited_ns) {
+        return false;
+    }
+    page.shim.unmarked.fetch_add(1, Ordering::SeqCst);
+    let goes = goes(page, can_be_squeezed, waited_ns);
+    if !goes {
+        take_off(&page.shim.unmarked, 1);
+    }
+    goes
 }
 
 /// Lets a moment pass for a thread that has waited for so long.
@@ -182,7 +234,11 @@ fn goes(page: &Page, can_be_squeezed: bool, waited_ns: u64) -> bool {
         return true;
     }
     let hold = page.node.hold.load(Ordering::Acquire);
-    let limit_ns = if hold == HOLD_MEASURING { MEASURING_LIMIT_NS } else { HOLD_LIMIT_NS };
+    let limit_ns = match hold {
+        HOLD_MEASURING => MEASURING_LIMIT_NS,
+        HOLD_TURN => TURN_LIMIT_NS,
+        _ => HOLD_LIMIT_NS,
+    };
     if waited_ns <= limit_ns {
         return false;
     }
@@ -206,7 +262,7 @@ fn holds(hold: u32, can_be_squeezed: bool) -> bool {
 
 fn may_go(page: &Page, can_be_squeezed: bool) -> bool {
     let under_way = || page.shim.chunks.iter().filter(|word| word.load(Ordering::Acquire) != 0).count();
-    !holds(page.node.hold.load(Ordering::Acquire), can_be_squeezed)
+    !holds(page.node.hold.load(Ordering::SeqCst), can_be_squeezed)
         && under_way() < page.node.chunks_max.load(Ordering::Relaxed) as usize
 }
 
@@ -305,6 +361,23 @@ mod tests {
         assert!(goes(&page, false, MEASURING_LIMIT_NS + 1));
         page.node.hold.store(0, Ordering::Relaxed);
         assert!(goes(&page, false, 0));
+    }
+
+    #[test]
+    fn s7_another_ones_turn_is_waited_for_longer_and_who_goes_is_counted() {
+        let page = page(1);
+        let counted = || page.shim.unmarked.load(Ordering::Relaxed);
+        page.node.hold.store(HOLD_TURN, Ordering::Relaxed);
+        for can_be_squeezed in [false, true] {
+            assert!(!enters(&page, can_be_squeezed, HOLD_LIMIT_NS + 1));
+        }
+        assert_eq!(counted(), 0);
+        assert!(enters(&page, false, TURN_LIMIT_NS + 1));
+        page.node.hold.store(0, Ordering::Relaxed);
+        assert!(enters(&page, false, 0));
+        assert_eq!(counted(), 2);
+        take_off(&page.shim.unmarked, 3);
+        assert_eq!(counted(), 0, "of a page that is newer than what was launched");
     }
 
     #[test]

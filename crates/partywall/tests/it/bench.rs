@@ -13,7 +13,7 @@ use partywall_core::units::Bytes;
 use partywall_driver::soft::find_library;
 use partywall_node::arbiter::squeeze::LaunchOptions;
 use partywall_node::environment::Wall;
-use partywall_node::facts::TenantView;
+use partywall_node::facts::{TenantView, TurnsView};
 use partywall_node::registry::{Options, Registry};
 use partywall_node::tenant::{Place, TenantService as _, TenantSpec, Token};
 use serde_json::{Value, json};
@@ -72,6 +72,11 @@ impl Node<'_> {
     pub(crate) fn view(&self, id: TenantId) -> TenantView {
         let view = self.registry.reader().view();
         view.tenants.into_iter().find(|tenant| tenant.id == id).unwrap()
+    }
+
+    /// How best-effort processes compute one at a time.
+    pub(crate) fn turns(&self) -> Option<TurnsView> {
+        self.registry.reader().view().turns
     }
 
     pub(crate) fn tenant(&mut self, name: &str, class: Class, weight: u32, what: &str) -> Tenant {

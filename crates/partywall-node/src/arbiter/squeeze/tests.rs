@@ -11,15 +11,21 @@ const RELEASE: Nanos = Nanos::from_micros(50);
 
 struct Scene {
     squeeze: Squeeze,
+    watch: Arc<TurnWatch>,
     pages: Vec<Arc<Mapped>>,
     now: Nanos,
 }
 
 impl Scene {
     fn new(classes: &[Class]) -> Self {
-        let options = LaunchOptions { decided: true, release: RELEASE, ..LaunchOptions::default() };
-        let mut scene =
-            Self { squeeze: Squeeze::new(options), pages: Vec::new(), now: Nanos::from_millis(1) };
+        Self::with(classes, LaunchOptions::default())
+    }
+
+    fn with(classes: &[Class], options: LaunchOptions) -> Self {
+        let options = LaunchOptions { decided: true, release: RELEASE, ..options };
+        let watch = Arc::new(TurnWatch::default());
+        let squeeze = Squeeze::new(options, Arc::clone(&watch));
+        let mut scene = Self { squeeze, watch, pages: Vec::new(), now: Nanos::from_millis(1) };
         classes.iter().for_each(|&class| scene.add(class));
         // Released, and for so long that the next request does not come too soon after that.
         scene.later(Nanos::from_millis(1));
@@ -44,6 +50,10 @@ impl Scene {
     fn active(&mut self, process: usize, active: bool) {
         self.pages[process].shim.active.store(u32::from(active), Ordering::Relaxed);
         self.later(Nanos(0));
+    }
+
+    fn told(&self) -> Vec<u32> {
+        self.pages.iter().map(|page| page.node.hold.load(Ordering::Relaxed)).collect()
     }
 
     fn holds(&self) -> Vec<bool> {
@@ -174,6 +184,8 @@ fn options_are_parts_of_a_text() {
     assert_eq!(parse("chunk=0us,launches=4"), Ok(LaunchOptions { chunk: Nanos::ZERO, launches: 4, ..on }));
     assert_eq!(parse("chunk=250us").map(|options| options.chunk), Ok(Nanos::from_micros(250)));
     assert_eq!(parse("off").map(|options| options.decided), Ok(false));
+    let short = parse("slice=50us,turn=20ms").map(|options| (options.slice, options.turn));
+    assert_eq!(short, Ok((Some(SLICE_MIN), Nanos::from_millis(20))));
     let squeezed = |text| parse(text).map(|options| options.squeezed);
     assert_eq!(squeezed("squeezed=16"), Ok(Some(Share::Sms(SmCount(16)))));
     assert_eq!(squeezed("squeezed=12%,chunks=1"), Ok(Some(Share::Percent(12))));
@@ -185,6 +197,8 @@ fn options_are_parts_of_a_text() {
         ("chunks=x", "x"),
         ("chunk=5s", "at most 4 s"),
         ("squeezed=all", "write a percentage"),
+        ("turn=100us", "1 to 1000 ms"),
+        ("turn=2s", "1 to 1000 ms"),
     ] {
         let error = parse(text).unwrap_err();
         assert!(error.contains(says), "{text}: {error}");
@@ -240,6 +254,114 @@ fn s8_who_has_a_squeezed_set_is_squeezed_and_not_held() {
     scene.active(0, false);
     scene.later(Nanos::from_millis(3));
     assert_eq!(told(&scene), ([0, 0], 0, scene.now.0));
+}
+
+const SHORT: LaunchOptions = LaunchOptions {
+    decided: true,
+    chunks: 2,
+    chunk: Nanos::from_micros(100),
+    launches: 16,
+    release: RELEASE,
+    squeezed: None,
+    slice: Some(SLICE_MIN),
+    turn: TURN,
+    steered: true,
+};
+
+impl Scene {
+    fn works(&mut self, process: usize, waits: bool, chunks: u32) {
+        let shim = &self.pages[process].shim;
+        shim.waiting.store(u32::from(waits), Ordering::Relaxed);
+        shim.chunks[1].store(chunks, Ordering::Relaxed);
+        self.later(Nanos(0));
+    }
+}
+
+#[test]
+fn s9_with_short_slices_one_best_effort_process_at_a_time_launches() {
+    let mut scene = Scene::with(&[LS, BE, BE], SHORT);
+    assert_eq!(scene.told(), [0, 0, HOLD_TURN]);
+    scene.works(1, true, 1);
+    assert_eq!(scene.told(), [0, 0, HOLD_TURN], "who has the turn waits for its chunks, no more");
+    scene.works(2, true, 0);
+    assert!(scene.later(Nanos(TURN.0 / 2)), "somebody waits for the turn");
+    assert_eq!(scene.told(), [0, 0, HOLD_TURN]);
+    scene.later(Nanos(TURN.0));
+    assert_eq!(scene.told(), [0, HOLD_TURN, HOLD_TURN], "what is on the device has to be through");
+    scene.works(1, true, 0);
+    assert_eq!(scene.told(), [0, HOLD_TURN, 0]);
+    scene.works(2, false, 1);
+    // A request stops all of them, and the turn stays where it is.
+    scene.active(0, true);
+    assert_eq!(scene.told(), [0, HOLD_TURN, 1]);
+    scene.later(TURN);
+    assert_eq!(scene.told(), [0, HOLD_TURN, 1]);
+    scene.squeeze.hold_until(scene.now, scene.now.saturating_add(Nanos(1)));
+    assert_eq!(scene.told(), [0, HOLD_MEASURING, HOLD_MEASURING]);
+    scene.later(Nanos(1));
+    scene.active(0, false);
+    scene.later(Nanos(RELEASE.0 * MAX_BACKOFF));
+    assert_eq!(scene.told(), [0, HOLD_TURN, 0]);
+    // Who is gone leaves its turn to others.
+    scene.squeeze.remove(scene.now, ProcessId(2));
+    scene.later(Nanos(0));
+    scene.later(RELEASE);
+    assert_eq!(scene.told(), [0, 0, 0]);
+    assert_eq!(scene.watch.turns.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn s9_who_is_not_through_is_said_to_overlap() {
+    let mut scene = Scene::with(&[LS, BE, BE], SHORT);
+    scene.works(1, true, 1);
+    scene.works(2, true, 0);
+    scene.later(TURN);
+    assert!(!scene.watch.is_shared(scene.now));
+    scene.later(in_turns::LATE);
+    assert_eq!(scene.told(), [0, HOLD_TURN, 0]);
+    let counts = |scene: &Scene| {
+        let watch = &scene.watch;
+        [&watch.turns, &watch.late, &watch.overlaps].map(|count| count.load(Ordering::Relaxed))
+    };
+    assert_eq!(counts(&scene), [2, 1, 1]);
+    assert!(scene.watch.is_shared(scene.now));
+    scene.works(1, true, 0);
+    scene.later(in_turns::OVERLAPPED);
+    assert!(!scene.watch.is_shared(scene.now));
+    assert_eq!(counts(&scene), [2, 1, 1], "once, however often it was looked at");
+}
+
+#[test]
+fn s9_a_squeezed_process_goes_on_in_its_turn_only() {
+    let mut scene = Scene::with(&[LS], SHORT);
+    for number in 1..3 {
+        let page = Arc::new(Mapped::create(1, 0, 0, None).unwrap().0);
+        page.header.set_squeezed(SmSet { first: 58, groups: 8, sms_per_group: 2 });
+        scene.squeeze.add(scene.now, ProcessId(number), TenantId(number as u32), BE, &page);
+        scene.pages.push(page);
+    }
+    scene.squeeze.set(scene.now, SHORT.setting(true));
+    scene.active(0, true);
+    scene.works(1, true, 1);
+    scene.works(2, true, 0);
+    assert_eq!(scene.told(), [0, HOLD_SQUEEZED, HOLD_TURN]);
+    // It goes on, so the time is its.
+    scene.later(TURN);
+    scene.works(1, true, 0);
+    assert_eq!(scene.told(), [0, HOLD_TURN, HOLD_SQUEEZED]);
+}
+
+#[test]
+fn turns_are_for_short_slices_of_who_can_be_held() {
+    assert!(SHORT.takes_turns() && LaunchOptions { steered: false, ..SHORT }.takes_turns());
+    let not = [
+        LaunchOptions { decided: false, ..SHORT },
+        LaunchOptions { slice: None, ..SHORT },
+        LaunchOptions { slice: Some(SHARED_SLICE), ..SHORT },
+    ];
+    assert!(not.iter().all(|options| !options.takes_turns()));
+    assert_eq!([false, true].map(|share| SHORT.slice_us(BE, share)), [50, 1_000]);
+    assert_eq!(SHORT.slice_us(LS, true), 20_000);
 }
 
 #[test]

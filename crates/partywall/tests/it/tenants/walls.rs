@@ -338,5 +338,5 @@ fn slices_are_for_tenants_that_take_turns() {
     refused(&output, &["slice= is for tenants that take turns", "choose --wall time-slicing"]);
     until("nothing of it is left", || !home.path().join("node/mps.json").exists());
     let output = home.partywall(&["node", "--launches", "slice=20us"]).output().unwrap();
-    refused(&output, &["`slice=20us`", "a time slice is 100 us to 1000 ms"]);
+    refused(&output, &["`slice=20us`", "a time slice is 50 us to 1000 ms"]);
 }
