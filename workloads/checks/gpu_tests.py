@@ -364,7 +364,7 @@ class Tests:
         for kind in ("assert", "illegal"):
             name = f"recover-{kind}"
             record = self.file(f"{name}.json")
-            code = self.run(name, self.script("checks/recover.py", "--fault", kind, "--out", record), 300)
+            code = self.run(name, self.script("checks/recover.py", "--fault", kind, "--out", record), 600)
             notes.append(recovered(self.read(record, name, code)))
             self.must_end_well(name, code)
         return "; ".join(notes)

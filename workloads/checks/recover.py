@@ -3,10 +3,12 @@
 
     python3 workloads/checks/recover.py --partywall target/release/partywall --fault illegal --out recover.json
     python3 workloads/checks/recover.py --gpu sim:h200
+    python3 workloads/checks/recover.py --gpu sim:h200 --again
 
 `--fault illegal`: an illegal address ends the work of all. All come back, latency-sensitive ones first, and nobody but the culprit is
 blamed: where the driver tells all the same at the same time, nobody is. Who is surely the culprit twice is kept out. `--fault assert`: a
-device-side assertion ends the work of its own process. Nobody but the culprit is ended, and it is not kept out.
+device-side assertion ends the work of its own process. Nobody but the culprit is ended, and it is not kept out. `--again`: it faults in each of its
+runs, until the node has found it by starting suspects one by one and keeps it out; nobody else is kept out, and the others are back.
 
 On a real GPU the tenants are PyTorch programs (workloads/torch/tenant.py), on a simulated one built-in ones. Prints a record as JSON: what
 each tenant was told by the driver and when, how the MPS server said that it was, and what the daemon wrote meanwhile, are in it,
@@ -28,8 +30,10 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TENANT = os.path.join(os.path.dirname(HERE), "torch", "tenant.py")
-# A program that loads PyTorch and a network from a cold disk takes half a minute.
-LIMIT_S = 120
+# A program that loads PyTorch and a network from a cold disk takes half a minute. Suspects are started one by one, each after a multiple of that.
+LIMIT_S = 400
+# Two rounds of suspects.
+AGAIN_S = 1200
 END_S = 30
 POLL_S = 0.2
 # Names one machine, and nobody needs it.
@@ -44,7 +48,7 @@ LOOKUPS = 500
 # What is injected on a simulated GPU.
 SIMULATED = {"assert": "assert-at-launch=2000", "illegal": "illegal-access-at-launch=2000"}
 # Evidence of which the node is sure; two such verdicts keep a tenant out.
-SURE = ("named-by-server", "only-own-code", "alone")
+SURE = ("named-by-server", "only-own-code", "alone", "let-in-last")
 
 
 class Failed(Exception):
@@ -71,8 +75,10 @@ def commands(simulated, python, kind):
     return good, f"{torch} fault --kind {kind} --after {LOOKUPS}"
 
 
-def culprits(good, fault, folder):
-    """Works, and in its first two runs faults once there is a file: when all others are clients, too."""
+def culprits(good, fault, folder, again):
+    """Works, and in its first two runs faults once there is a file: when all others are clients, too. `again`: in all its runs."""
+    if again:
+        return f"until [ -e {os.path.join(folder, 'fault-1')} ]; do sleep 0.1; done; {fed(fault)}"
 
     def script(number):
         ran, told = os.path.join(folder, f"ran-{number}"), os.path.join(folder, f"fault-{number}")
@@ -81,11 +87,11 @@ def culprits(good, fault, folder):
     return f"if {script(1)}\nelif {script(2)}\nelse {fed(good)}\nfi"
 
 
-def tenants_file(simulated, python, folder, wall, kind):
+def tenants_file(simulated, python, folder, wall, kind, again=False):
     good, fault = commands(simulated, python, kind)
     text = [f'gpu.wall = "{wall}"']
     for name, klass in ((CULPRIT, "best-effort"), (FIRST[0], "latency-sensitive"), (OTHER, "best-effort"), (FIRST[1], "latency-sensitive")):
-        script = culprits(good[name], fault, folder) if name == CULPRIT else fed(good[name])
+        script = culprits(good[name], fault, folder, again) if name == CULPRIT else fed(good[name])
         text.append(
             f'[[tenant]]\nname = "{name}"\nclass = "{klass}"\nmemory = "{1 if simulated else 20}GiB"\nrestart = "always"\n'
             f'share.percent = 25\ncommand = ["sh", "-c", {json.dumps(script)}]\n'
@@ -150,6 +156,20 @@ def wrong_after(reports, faults, kind, evidence):
     return wrong | {f"{about} after fault {faults}": what for about, what in of_kind(by_name).items()}
 
 
+def wrong_in_the_end(reports):
+    """What does not hold of tenants of which one faulted in each of its runs."""
+    wrong, by_name = {}, {report["name"]: report for report in reports}
+    if not by_name[CULPRIT]["kept_out"]:
+        wrong["kept out in the end"] = "false"
+    for name, report in by_name.items():
+        if name != CULPRIT and (report["kept_out"] or not is_running(report)):
+            wrong[f"{name} in the end"] = "kept out" if report["kept_out"] else report["activity"]
+    last = by_name[CULPRIT]["last_fault"] or {"culprit": None, "evidence": "no fault"}
+    if last["culprit"] != CULPRIT or last["evidence"] not in SURE:
+        wrong["culprit in the end"] = f"{last['culprit']}: {last['evidence']}"
+    return wrong
+
+
 def nobody_else_ended(by_name):
     ended = [f"{name} was started {report['restarts']} times again" for name, report in by_name.items() if name != CULPRIT and report["restarts"]]
     return {"others": ", ".join(ended)} if ended else {}
@@ -191,8 +211,8 @@ class Stage:
     def reports(self):
         return json.loads(self.say("ps", "--json"))
 
-    def until(self, what, done):
-        end = time.monotonic() + LIMIT_S
+    def until(self, what, done, limit_s=LIMIT_S):
+        end = time.monotonic() + limit_s
         while not done():
             if time.monotonic() > end:
                 raise Failed(f"waited in vain until {what}; {self.told()}")
@@ -242,6 +262,24 @@ class Stage:
         self.until(f"all are back after fault {faults}", back)
         return list(last)
 
+    def found(self):
+        """Waits until the culprit is kept out and the others are back; all faults until then."""
+        faults, last = {}, []
+
+        def over():
+            last[:] = self.reports()
+            if any(report["last_fault"] for report in last):
+                fault = fault_of(last)
+                if fault["evidence"]:
+                    faults[fault["number"]] = fault
+            others = (report for report in last if report["name"] != CULPRIT)
+            culprit = next(report for report in last if report["name"] == CULPRIT)
+            return culprit["kept_out"] and all(is_running(report) for report in others)
+
+        with contextlib.suppress(Failed):
+            self.until("the culprit is kept out and the others are back", over, AGAIN_S)
+        return [faults[number] for number in sorted(faults)], last
+
     def mps_logs(self):
         """The end of all that the MPS daemon and its server wrote: a daemon in the foreground writes to its output as well."""
         mps, logs = os.path.join(self.folder, "node/mps"), {}
@@ -287,12 +325,19 @@ class Stage:
     def run(self):
         file, kind = os.path.join(self.folder, "tenants.toml"), self.options.fault
         with open(file, "w", encoding="utf-8") as out:
-            out.write(tenants_file(self.simulated, sys.executable, self.folder, self.options.wall, kind))
+            out.write(tenants_file(self.simulated, sys.executable, self.folder, self.options.wall, kind, self.options.again))
         record = {"simulated": self.simulated, "wall": self.options.wall, "fault": kind, "culprit": CULPRIT, "faults": [], "wrong": {}}
         with self.node(), self.asked() as record["server_status"]:
             try:
                 self.say("up", "--detach", file)
-                for faults in (1, 2):
+                if self.options.again:
+                    good = (*FIRST, OTHER)
+                    self.until("the others use the GPU", lambda: all(is_running(report) for report in self.reports() if report["name"] in good))
+                    with open(os.path.join(self.folder, "fault-1"), "w", encoding="utf-8"):
+                        pass
+                    record["faults"], reports = self.found()
+                    record["wrong"] |= wrong_in_the_end(reports)
+                for faults in () if self.options.again else (1, 2):
                     self.until("all use the GPU", lambda: all(is_running(report) for report in self.reports()))
                     with open(os.path.join(self.folder, f"fault-{faults}"), "w", encoding="utf-8"):
                         pass
@@ -315,10 +360,13 @@ def arguments(words):
     parser.add_argument("--partywall", default=shutil.which("partywall") or "target/release/partywall", metavar="PATH")
     parser.add_argument("--gpu", help="as of partywall: sim:h200 rehearses on a simulated GPU; default: the machine's")
     parser.add_argument("--fault", default="illegal", choices=tuple(SIMULATED), help="what kind")
+    parser.add_argument("--again", action="store_true", help="it faults in each of its runs, until it is kept out; with --fault illegal")
     parser.add_argument("--wall", default="mps", choices=("mps", "mps-percentage", "green-contexts", "partywall"))
     parser.add_argument("--launches", metavar="PARTS", help="as of `partywall node`: then the first good request is known, and not only the first launch")
     parser.add_argument("--out", metavar="FILE", help="for the record; default: it is printed")
     options = parser.parse_args(words)
+    if options.again and options.fault != "illegal":
+        parser.error("--again is about faults that end the work of all; an assertion keeps nobody out")
     program = shutil.which(options.partywall)
     if program is None:
         parser.error(f"--partywall: {options.partywall}: no such program; `cargo build --release` makes target/release/partywall")

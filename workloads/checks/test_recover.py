@@ -68,6 +68,18 @@ class Judged(unittest.TestCase):
         for wrong, about in cases:
             self.assertEqual(list(recover.wrong_after(wrong, 1, "illegal", ["several"])), about)
 
+    def test_one_that_faults_in_all_its_runs_is_kept_out_and_nobody_else(self):
+        found = last_fault(number=4, culprit="bad", evidence="let-in-last")
+        out = {"kept_out": True, "activity": "failed", "facts": {"processes": 0}}
+        self.assertEqual(recover.wrong_in_the_end(recovered(found, bad=out)), {})
+        cases = [
+            (recovered(found), ["kept out in the end"]),
+            (recovered(found, bad=out, be=out), ["be in the end"]),
+            (recovered(last_fault(number=4, culprit=None, evidence="several"), bad=out), ["culprit in the end"]),
+        ]
+        for wrong, about in cases:
+            self.assertEqual(list(recover.wrong_in_the_end(wrong)), about)
+
     def test_two_sure_verdicts_keep_out(self):
         sure = last_fault(number=2, evidence="only-own-code")
         out = recovered(sure, bad={"kept_out": True, "activity": "failed", "facts": {"processes": 0}})

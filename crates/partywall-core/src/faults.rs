@@ -36,6 +36,13 @@
 //! Faults that follow each other closely and do not get anybody kept out must not keep the latency-sensitive tenants restarting: the
 //! culprit, or all best-effort tenants where it is not known, wait longer each time ([`BackOff`]).
 //!
+//! **Suspects.** Where the driver tells all the same, nobody is ever sure to have done it, and a tenant that faults every few seconds would keep all
+//! others restarting for ever. So with the second fault within [`AGAIN`] of which nobody is sure ([`SUSPECT`]), best-effort tenants come back *apart*: the
+//! latency-sensitive ones first and alone, then one best-effort tenant after the other, those with the least against them first. Before each, those
+//! that are there are observed: three times as long as it has taken to a fault, [`OBSERVE_MIN`] to [`OBSERVE_MAX`]. Whoever was let in last when
+//! the next fault comes, and reports it, has done it: all others went on without it for longer than it takes. That counts two, since it is not chance twice. If it comes while
+//! there are only latency-sensitive tenants, best-effort ones have nothing to do with it, and suspicion begins anew: somebody has to be allowed to compute.
+//!
 //! The recovery is over with the first good request of a latency-sensitive tenant, or of anybody where there is none: from the
 //! first report to that is the time it took.
 //!
@@ -54,6 +61,10 @@
 //! - F11: the server does not say: contained only where all others have gone on.
 //! - F12: others are told after all: the same fault, which ends all.
 //! - F13: a contained fault while tenants wait to be started: they are.
+//! - F14: nobody is sure to have done it, twice: best-effort tenants come back apart, and the one after which it happens again is the culprit; the second time it
+//!   is kept out.
+//! - F15: apart, nothing happens: all are back, each after a time of observation.
+//! - F16: it happens with latency-sensitive tenants alone: best-effort ones are not kept waiting for it.
 
 use std::collections::BTreeMap;
 
@@ -64,11 +75,14 @@ use crate::units::Nanos;
 
 mod event;
 pub mod evidence;
+mod suspects;
 #[cfg(test)]
 mod tests;
 
 pub use event::{Action, Client, Event, Left, Server, Verdict};
 pub use evidence::{Evidence, Origin, Report};
+pub use suspects::{OBSERVE_MAX, OBSERVE_MIN, SUSPECT};
+use suspects::{Observed, Unsure};
 
 /// How long reports are waited for after the first. A program that works notices within milliseconds, or when what it waits for is given
 /// up (0.37 s after the first on an H200 with driver 580); one that is idle not before its next request, which nobody can wait for.
@@ -109,6 +123,7 @@ pub struct Faults {
     back_off: BackOff,
     /// When tenants were started after the last fault.
     started: Option<Nanos>,
+    unsure: Unsure,
 }
 
 #[derive(Debug)]
@@ -132,6 +147,10 @@ struct Recovery {
     kept_out: Option<TenantId>,
     /// Who waits before it is started, and until when.
     delay: Option<(Delayed, Nanos)>,
+    /// Who was observed when the fault came.
+    observed: Option<Observed>,
+    /// For how long those that are there are observed before the next suspect is let in; `None`: all are at the same time.
+    apart: Option<Nanos>,
     recovered: bool,
 }
 
@@ -145,6 +164,13 @@ enum Phase {
     Ending { until: Nanos },
     /// Latency-sensitive tenants have been started, best-effort ones have not.
     Starting { until: Nanos },
+    /// Suspects are let in one by one.
+    Apart {
+        /// Who was the last, and whether it has come.
+        last: Option<(TenantId, bool)>,
+        /// Until when it is waited for, or observed.
+        until: Nanos,
+    },
     /// All have been started.
     Started,
 }
@@ -188,7 +214,8 @@ impl Faults {
             Phase::Settling { until }
             | Phase::Asking { until }
             | Phase::Ending { until }
-            | Phase::Starting { until } => Some(until),
+            | Phase::Starting { until }
+            | Phase::Apart { until, .. } => Some(until),
             Phase::Started => None,
         }
     }
@@ -232,7 +259,7 @@ impl Faults {
 
     fn reported(&mut self, now: Nanos, report: Report, clients: Vec<Client>, actions: &mut Vec<Action>) {
         let phase = self.recovery.as_ref().map(|recovery| recovery.phase);
-        if matches!(phase, None | Some(Phase::Starting { .. } | Phase::Started)) {
+        if matches!(phase, None | Some(Phase::Starting { .. } | Phase::Apart { .. } | Phase::Started)) {
             let same = self.contained.take().filter(|last| now < last.until && last.culprit != report.tenant);
             self.begin(now, same, report.at.min(now), actions);
         }
@@ -250,6 +277,7 @@ impl Faults {
     /// was thought to be contained.
     fn begin(&mut self, now: Nanos, same: Option<Contained>, at: Nanos, actions: &mut Vec<Action>) {
         self.faults += u64::from(same.is_none());
+        let observed = self.recovery.as_ref().and_then(Recovery::observed);
         let before = self.recovery.take().map(|recovery| recovery.members).unwrap_or_default();
         let waiting = before.into_iter().filter(Member::is_held);
         let (at, reports) = same.map_or((at, Vec::new()), |same| (same.at, same.reports));
@@ -262,6 +290,8 @@ impl Faults {
             server: None,
             kept_out: None,
             delay: None,
+            observed,
+            apart: None,
             recovered: false,
         });
         if let Some(recovery) = &self.recovery {
@@ -351,8 +381,9 @@ impl Faults {
         if let Phase::Starting { until } = recovery.phase
             && (until <= now || recovery.is_first_class_back())
         {
-            recovery.phase = Phase::Started;
+            recovery.phase = recovery.begun(now);
         }
+        recovery.let_in_who_is_due(&self.blames, now, actions);
         if recovery.phase == Phase::Started {
             // Also those that had not ended in time, and have now.
             recovery.start(Class::LatencySensitive, now, actions);
@@ -374,6 +405,7 @@ impl Faults {
             culprit: Some(culprit),
             evidence: Evidence::Contained,
             kept_out: false,
+            apart: None,
         }));
         let (at, reports) = (recovery.at, std::mem::take(&mut recovery.reports));
         self.contained = Some(Contained { culprit, at, reports, until: now.saturating_add(AFTERMATH) });
@@ -394,7 +426,13 @@ impl Faults {
     fn decide(&mut self, now: Nanos, actions: &mut Vec<Action>) {
         let Some(recovery) = &mut self.recovery else { return };
         let clients: Vec<TenantId> = recovery.members.iter().map(|member| member.client.tenant).collect();
-        let (culprit, evidence) = evidence::weigh(&recovery.reports, &recovery.named, &clients);
+        let (mut culprit, mut evidence) = evidence::weigh(&recovery.reports, &recovery.named, &clients);
+        if let Some(Observed::Last(tenant)) = recovery.observed
+            && evidence.weight() < Evidence::LetInLast.weight()
+            && recovery.reports.iter().any(|report| report.tenant == tenant)
+        {
+            (culprit, evidence) = (Some(tenant), Evidence::LetInLast);
+        }
         let class = culprit.and_then(|tenant| recovery.member(tenant)).map(|member| member.client.class);
         let kept_out = culprit.is_some_and(|tenant| {
             let blames = self.blames.entry(tenant).or_default();
@@ -417,7 +455,17 @@ impl Faults {
             let sure = culprit.filter(|_| evidence.weight() > 1);
             recovery.delay = Some((sure.map_or(Delayed::BestEffort, Delayed::One), at));
         }
-        let verdict = Verdict { fault: self.faults, at: recovery.at, culprit, evidence, kept_out };
+        if kept_out || recovery.observed == Some(Observed::FirstClass) {
+            self.unsure.clear();
+        } else if evidence.weight() < 2 {
+            self.unsure.add(now, self.started);
+        }
+        recovery.apart = self.unsure.apart(now);
+        if recovery.apart.is_some() {
+            recovery.delay.take_if(|(who, _)| *who == Delayed::BestEffort);
+        }
+        let apart = recovery.apart;
+        let verdict = Verdict { fault: self.faults, at: recovery.at, culprit, evidence, kept_out, apart };
         actions.push(Action::Named(verdict));
         recovery.phase = Phase::Ending { until: now.saturating_add(END_LIMIT) };
         recovery.end(actions);
@@ -507,17 +555,9 @@ impl Recovery {
 
     fn start(&mut self, class: Class, now: Nanos, actions: &mut Vec<Action>) {
         let delay = self.delay;
-        for Member { client, state, .. } in &mut self.members {
-            if client.class != class || *state != MemberState::Waits {
-                continue;
-            }
-            *state = MemberState::Begun { registered: false };
-            let at = match delay {
-                Some((Delayed::One(tenant), at)) if tenant == client.tenant => at,
-                Some((Delayed::BestEffort, at)) if class == Class::BestEffort => at,
-                _ => now,
-            };
-            actions.push(Action::Start { tenant: client.tenant, at: at.max(now) });
+        let of_class = self.members.iter_mut().filter(|member| member.client.class == class);
+        for member in of_class {
+            member.start(delay, now, actions);
         }
     }
 
@@ -529,6 +569,28 @@ impl Recovery {
 }
 
 impl Member {
+    /// Has it started, if it waits for that; when.
+    fn start(
+        &mut self,
+        delay: Option<(Delayed, Nanos)>,
+        now: Nanos,
+        actions: &mut Vec<Action>,
+    ) -> Option<Nanos> {
+        if self.state != MemberState::Waits {
+            return None;
+        }
+        self.state = MemberState::Begun { registered: false };
+        let Client { tenant, class, .. } = self.client;
+        let at = match delay {
+            Some((Delayed::One(delayed), at)) if delayed == tenant => at,
+            Some((Delayed::BestEffort, at)) if class == Class::BestEffort => at,
+            _ => now,
+        };
+        let at = at.max(now);
+        actions.push(Action::Start { tenant, at });
+        Some(at)
+    }
+
     fn runs(&self) -> bool {
         matches!(self.state, MemberState::Runs { .. })
     }

@@ -166,6 +166,9 @@ pub struct Verdict {
     pub evidence: Evidence,
     /// Whether the culprit is kept out from now on.
     pub kept_out: bool,
+    /// Best-effort tenants are let in one by one, because nobody is sure to cause what happens again: for how long those that are there are
+    /// observed before each.
+    pub apart: Option<Nanos>,
 }
 
 impl Verdict {

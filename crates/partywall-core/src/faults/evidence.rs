@@ -74,6 +74,8 @@ pub enum Evidence {
     Alone,
     /// It alone was told, and the MPS server and its other clients went on.
     Contained,
+    /// It was let in last, after the others had gone on without it for longer than it takes to a fault.
+    LetInLast,
     /// It was the first to report, clearly before the others: not sure.
     ReportedFirst,
     /// Unknown: several report a fault of their own at the same time.
@@ -88,7 +90,7 @@ impl Evidence {
     /// How much it counts: two for what is sure, one for what is not, nothing where nobody was named or nobody else came to harm.
     pub const fn weight(self) -> u32 {
         match self {
-            Self::NamedByServer | Self::OnlyOwnCode | Self::Alone => 2,
+            Self::NamedByServer | Self::OnlyOwnCode | Self::Alone | Self::LetInLast => 2,
             Self::ReportedFirst => 1,
             Self::Contained | Self::Several | Self::Nobody | Self::Conflict => 0,
         }
@@ -102,6 +104,7 @@ impl fmt::Display for Evidence {
             Self::OnlyOwnCode => "the only one with an error of its own",
             Self::Alone => "the only client",
             Self::Contained => "contained: nobody else was told, and the MPS server goes on",
+            Self::LetInLast => "let in last, after the others had gone on without it",
             Self::ReportedFirst => "reported first, which is not sure",
             Self::Several => "several report an error of their own at the same time",
             Self::Nobody => "nobody reports an error of its own",

@@ -21,7 +21,7 @@
 //! Besides, all of them hold while what latency-sensitive tenants take alone is measured ([`Squeeze::hold_until`]): until a time that has to be
 //! put off again and again, so that nobody is forgotten.
 //!
-//! Where best-effort processes have short time slices, one at a time has the turn, and the others launch nothing ([`in_turns`]).
+//! Where best-effort processes have short time slices, one at a time has the turn, and the others launch nothing (`in_turns`).
 //!
 //! # Scenarios
 //!

@@ -326,6 +326,11 @@ impl Node<'_> {
             None => format!("whose fault of the GPU it was is not known: {}", verdict.evidence),
         };
         (self.say)(&by);
+        if let Some(time) = verdict.apart {
+            (self.say)(&format!(
+                "whose faults of the GPU follow each other is not sure: best-effort tenants start one by one, {time} after the one before"
+            ));
+        }
         let recovery = &mut self.recovery;
         recovery.log.skip();
         recovery.pids.clear();
@@ -372,6 +377,14 @@ impl Node<'_> {
                     format!("ended by a fault of the GPU; whose is not known: {}", verdict.evidence)
                 }
             });
+            if let (Some(note), Some(time), Class::BestEffort) =
+                (&mut kept.note, verdict.apart, kept.spec.class)
+                && !kept.kept_out
+            {
+                note.push_str(&format!(
+                    "; best-effort tenants start one by one, {time} after the one before"
+                ));
+            }
             if let Some(note) = kept.note.clone() {
                 tell_terminal(tenant, &note);
             }

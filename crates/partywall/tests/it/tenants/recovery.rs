@@ -183,6 +183,56 @@ fn a_contained_fault_ends_nobody_else_and_keeps_nobody_out() {
     home.stop_all();
 }
 
+/// All are told the same at the same time, and it happens in each of its runs.
+const FAULTS_UNSAID: &str = "PARTYWALL_SOFTGPU_FAULT=illegal-access-at-launch=1000";
+
+#[test]
+fn a_fault_that_is_nobodys_for_certain_is_found_by_starting_suspects_apart() {
+    let home = Home::new("recover-suspects");
+    let path = home.path().display();
+    let bad = format!("until [ -e {path}/begin ]; do sleep 0.02; done; {}", work_alone(&home, FAULTS_UNSAID));
+    let tenants = [
+        tenant(&home, "bad", "best-effort", &bad, "always"),
+        tenant(&home, "ls-1", "latency-sensitive", &work(""), "always"),
+        tenant(&home, "be", "best-effort", &work(""), "always"),
+        tenant(&home, "ls-2", "latency-sensitive", &work(""), "always"),
+    ];
+    let file = home.file(&format!("gpu.wall = \"mps\"\n{}", tenants.concat()));
+    home.succeeds(&["up", "--detach", &file]);
+    until("the others are clients", || {
+        ["ls-1", "be", "ls-2"].iter().all(|name| home.report(name)["facts"]["guaranteed"] == true)
+    });
+    fault(&home, "begin");
+    let number = |report: &Value| report["last_fault"]["number"].as_u64();
+    until("it happens again", || number(&home.report("ls-1")) >= Some(2));
+    until("suspects start apart", || {
+        let note = home.report("be")["note"].as_str().unwrap_or_default().to_owned();
+        note.contains("best-effort tenants start one by one") || home.report("bad")["kept_out"] == true
+    });
+    until("and again, after it was let in", || {
+        let last = &home.report("bad")["last_fault"];
+        (last["culprit"] == "bad" && last["evidence"] == "let-in-last")
+            || home.report("bad")["kept_out"] == true
+    });
+    home.until_reported("it is kept out", |all| all.iter().any(|report| report["kept_out"] == true));
+    home.until_reported("the others are back", |all| {
+        let others = || all.iter().filter(|report| report["name"] != "bad");
+        others().all(|report| {
+            report["activity"] == "running"
+                && report["facts"]["processes"].as_u64() > Some(0)
+                && report["kept_out"] == false
+        })
+    });
+    let report = home.report("bad");
+    assert_eq!((&report["kept_out"], &report["activity"]), (&true.into(), &"failed".into()), "{report}");
+    let last = &report["last_fault"];
+    assert_eq!((&last["culprit"], &last["evidence"]), (&"bad".into(), &"let-in-last".into()), "{report}");
+    assert!(last["told"].as_object().is_some_and(|told| told.len() > 1), "others were told, too: {report}");
+    let shown = home.succeeds(&["ps"]);
+    assert!(shown.contains("let in last, after the others had gone on without it"), "{shown}");
+    home.stop_all();
+}
+
 #[test]
 fn who_is_not_to_be_started_again_is_told_why_it_ended() {
     let home = Home::new("recover-never");
