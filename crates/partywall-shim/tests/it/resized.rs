@@ -164,7 +164,7 @@ const AS_THEY_ARE: [&str; 3] = ["cooperative", "asks", "memory"];
 fn a_squeezed_process_runs_on_its_squeezed_sms() {
     for (own, whole) in [(None, ALL_SMS), (Some(OWN), OWN.groups * OWN.sms_per_group)] {
         let (folder, node) = (TempDir::new().unwrap(), Node::new());
-        let commands = ["wait", "where", "wait", "where", "wait", "where", "reset", "where", "wait"];
+        let commands = ["wait", "where", "wait", "where", "wait", "where", "wait", "reset", "where", "wait"];
         let mut program = simulated("resized", &folder, &commands).under(&node).start();
         let resizing = Resizing::welcome(&node, own);
         let step = |program: &mut Running, squeezed| {
@@ -186,7 +186,10 @@ fn a_squeezed_process_runs_on_its_squeezed_sms() {
         let found = step(&mut program, false);
         expect(&found, &TREATED, whole);
         assert_eq!(resizing.counted(), [10, 2, 1]);
+        program.until("waiting");
         resizing.set(true);
+        program.go();
+        assert!(program.until("wait").is_empty());
         let found = sms_after(&mut program, "reset");
         expect(&found, &TREATED, SQUEEZED.groups * SQUEEZED.sms_per_group);
         program.until("waiting");
