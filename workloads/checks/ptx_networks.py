@@ -28,7 +28,7 @@ sys.path.insert(0, HERE)
 
 import ptx_gpu  # noqa: E402
 from ptx_gpu import Failed  # noqa: E402
-from ptx_rewrite import Lines, spread  # noqa: E402
+from ptx_rewrite import Lines, spread, write  # noqa: E402
 
 # Longest that anything may take that a process is asked for, seconds.
 PATIENCE_S = 400
@@ -471,12 +471,7 @@ def main():
     fine = [row for row in record["rows"] if not row["wrong"]]
     ratios = [row["ratio"]["median"] for row in fine if "ratio" in row]
     record["networks"] = {"bit_equal": len(fine), "of": len(record["rows"]), "time_ratio_mean": sum(ratios) / len(ratios) if ratios else None}
-    text = json.dumps(record, indent=1) + "\n"
-    if arguments.out:
-        with open(arguments.out, "w") as file:
-            file.write(text)
-    else:
-        print(text, end="")
+    write(record, arguments.out)
     return 0 if len(fine) == len(record["rows"]) else 1
 
 

@@ -93,6 +93,16 @@ def unwritten(listing):
     return [f"UR{number}" for number in sorted(read - written)]
 
 
+def write(record, out):
+    """As JSON, into a file or to standard output."""
+    text = json.dumps(record, indent=1) + "\n"
+    if out:
+        with open(out, "w") as file:
+            file.write(text)
+    else:
+        print(text, end="")
+
+
 def spread(values):
     ordered = sorted(values)
     low, high = ordered[len(ordered) // 10], ordered[-1 - len(ordered) // 10]
@@ -489,12 +499,7 @@ def main():
             if arguments.ptx and os.path.exists(place):
                 os.makedirs(arguments.ptx, exist_ok=True)
                 shutil.copy(place, arguments.ptx)
-    text = json.dumps(record, indent=1) + "\n"
-    if arguments.out:
-        with open(arguments.out, "w") as file:
-            file.write(text)
-    else:
-        print(text, end="")
+    write(record, arguments.out)
     as_expected = all(not {"not_compiled", "failed"} & set(row) and ("refused" in row) == row["should_be_refused"] for row in record["rows"])
     if arguments.compile_only:
         return 0 if as_expected else 1

@@ -341,18 +341,20 @@ impl<P: Copy + Ord> DeviceTurns<P> {
 
     /// Who waits and is next, beside the one whose turn it is.
     fn next(&self) -> Option<(P, &Member)> {
-        let others = self.members.iter().filter(|&(&process, _)| Some(process) != self.turn());
-        let waiting = others.filter(|(_, member)| member.work.waits);
-        waiting
-            .min_by_key(|(_, member)| (member.had, member.ticket))
-            .map(|(&process, member)| (process, member))
+        self.first_waiting(self.turn())
+    }
+
+    /// Of those that wait, but for one: who has had least, and of equals who came first.
+    fn first_waiting(&self, but: Option<P>) -> Option<(P, &Member)> {
+        let others =
+            self.members.iter().filter(|&(&process, member)| Some(process) != but && member.work.waits);
+        let first = others.min_by_key(|(_, member)| (member.had, member.ticket));
+        first.map(|(&process, member)| (process, member))
     }
 
     /// Who gets the turn at the end of a change: another one that waits, or the one that had it, or anybody.
     fn candidate(&self, from: Option<P>) -> Option<P> {
-        let others =
-            self.members.iter().filter(|&(&process, member)| Some(process) != from && member.work.waits);
-        let next = others.min_by_key(|(_, member)| (member.had, member.ticket)).map(|(&process, _)| process);
+        let next = self.first_waiting(from).map(|(process, _)| process);
         next.or(from).or_else(|| self.members.keys().next().copied())
     }
 

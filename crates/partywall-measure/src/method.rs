@@ -297,7 +297,7 @@ impl Measurement {
     /// How long the window of a round is where requests come at a rate that is known, if they are served.
     fn expected(&self, bench: &Bench<'_>, at: usize) -> Option<Nanos> {
         let rate = self.open_rate(bench, self.measured.cells[at].cell.ls?)?;
-        let requests = bench.plan.requests_wanted.div_ceil(u64::from(bench.plan.rounds));
+        let requests = bench.plan.requests_per_round();
         // Arrivals at random take a little longer than their number says, or less.
         Some(Nanos::from_ms_f64(1.1e3 * requests as f64 / rate))
     }

@@ -194,11 +194,11 @@ impl Node for OwnNode {
     }
 
     fn facts(&mut self) -> Vec<NodeRecord> {
-        let launches = self.registry.reader().view().launches;
-        let setting = launches.and_then(|launches| launches.setting).map(|setting| setting.to_string());
-        let facts =
-            |name: &String| Some(NodeRecord { launches: setting.clone(), ..facts(&self.view(name)?) });
-        self.tenants.keys().filter_map(facts).collect()
+        let node = self.registry.reader().view();
+        let setting = node.launches.and_then(|launches| launches.setting).map(|setting| setting.to_string());
+        let of = |id: &TenantId| node.tenants.iter().find(|tenant| tenant.id == *id);
+        let with_setting = |view| NodeRecord { launches: setting.clone(), ..facts(view) };
+        self.tenants.values().filter_map(of).map(with_setting).collect()
     }
 }
 

@@ -237,6 +237,11 @@ impl Plan {
         cells
     }
 
+    /// Requests of the latency-sensitive tenant after which a round of a cell ends.
+    pub fn requests_per_round(&self) -> u64 {
+        self.requests_wanted.div_ceil(u64::from(self.rounds))
+    }
+
     /// `core`'s rule for percentiles.
     pub const fn evidence(&self) -> Evidence {
         match self.evidence {

@@ -383,13 +383,12 @@ impl Process {
     }
 }
 
+fn program() -> impl Strategy<Value = Program> {
+    (1u32..200, 1u64..40, 0u64..300).prop_map(|(kernels, kernel, rest)| Program { kernels, kernel, rest })
+}
+
 fn programs() -> impl Strategy<Value = Vec<Program>> {
-    let program = (1u32..200, 1u64..40, 0u64..300).prop_map(|(kernels, kernel, rest)| Program {
-        kernels,
-        kernel,
-        rest,
-    });
-    prop::collection::vec(program, 1..5)
+    prop::collection::vec(program(), 1..5)
 }
 
 /// What else happens, and how many steps later.
@@ -401,14 +400,9 @@ enum Happens {
 }
 
 fn happens() -> impl Strategy<Value = (u64, Happens)> {
-    let program = (1u32..200, 1u64..40, 0u64..300).prop_map(|(kernels, kernel, rest)| Program {
-        kernels,
-        kernel,
-        rest,
-    });
     let what = prop_oneof![
         6 => any::<bool>().prop_map(Happens::Request),
-        1 => (0usize..6, program).prop_map(|(name, program)| Happens::Come(name, program)),
+        1 => (0usize..6, program()).prop_map(|(name, program)| Happens::Come(name, program)),
         1 => (0usize..6).prop_map(Happens::Go),
     ];
     (0u64..400, what)

@@ -205,7 +205,7 @@ impl Measurement {
                 speed
             }
         };
-        let wanted = bench.plan.requests_wanted.div_ceil(u64::from(bench.plan.rounds));
+        let wanted = bench.plan.requests_per_round();
         let warming = bench.plan.warmup.0 / speed.0.max(1) + 1;
         Ok(wanted.saturating_add(warming).min(REQUESTS_MAX))
     }

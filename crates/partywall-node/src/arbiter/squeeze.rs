@@ -37,6 +37,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,8 +61,8 @@ pub use in_turns::TurnWatch;
 /// How long a process can be active at a time.
 pub const LIMIT: Nanos = Nanos::from_millis(500);
 
-/// The shortest time slice. With 50 us on an H200 (driver 580) two processes at work made no progress: what a change of hands takes is
-/// more.
+/// The shortest time slice. Two processes at work with it made no progress on an H200 (driver 580), because a change of hands takes more: so one
+/// at a time computes. For requests 25 us were no better.
 pub const SLICE_MIN: Nanos = Nanos::from_micros(50);
 
 /// The shortest where several best-effort processes may have work on the device at the same time.
@@ -221,30 +222,39 @@ impl FromStr for LaunchOptions {
 
 /// A time slice that a device can have.
 fn slice(part: &str, text: &str) -> Result<Nanos, OptionsError> {
-    let slice: Nanos = value(part, text)?;
-    if !(SLICE_MIN..=SLICE_MAX).contains(&slice) {
-        let reason = format!(
+    time_within(part, text, SLICE_MIN..=SLICE_MAX, || {
+        format!(
             "a time slice is {} us to {} ms: after a shorter one a process would have done nothing since it got the device",
             SLICE_MIN.0 / 1_000,
             SLICE_MAX.0 / 1_000_000
-        );
-        return Err(OptionsError::Value { part: part.to_owned(), reason });
-    }
-    Ok(slice)
+        )
+    })
 }
 
 /// A turn that is worth its change.
 fn turn(part: &str, text: &str) -> Result<Nanos, OptionsError> {
-    let turn: Nanos = value(part, text)?;
-    if !(TURN_MIN..=TURN_MAX).contains(&turn) {
-        let reason = format!(
+    time_within(part, text, TURN_MIN..=TURN_MAX, || {
+        format!(
             "a turn is {} to {} ms: a shorter one is mostly a change of hands, and others wait for a longer one",
             TURN_MIN.0 / 1_000_000,
             TURN_MAX.0 / 1_000_000
-        );
-        return Err(OptionsError::Value { part: part.to_owned(), reason });
+        )
+    })
+}
+
+/// A time in a range, outside of which it is refused for a reason.
+fn time_within(
+    part: &str,
+    text: &str,
+    range: RangeInclusive<Nanos>,
+    reason: impl FnOnce() -> String,
+) -> Result<Nanos, OptionsError> {
+    let time: Nanos = value(part, text)?;
+    if range.contains(&time) {
+        Ok(time)
+    } else {
+        Err(OptionsError::Value { part: part.to_owned(), reason: reason() })
     }
-    Ok(turn)
 }
 
 /// A share, of which a number alone is one of SMs.
