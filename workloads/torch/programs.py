@@ -178,20 +178,33 @@ def replayed(gpu: Gpu, call: Callable, batch: int, unit: str, about: dict[str, s
 
 
 def launched(gpu: Gpu, call: Callable, batch: int, unit: str, about: dict[str, str]) -> Program:
-    """A call that leaves its result in a tensor, launched kernel by kernel as PyTorch does by itself. The last result is kept."""
+    """A call that leaves its result in a tensor, launched kernel by kernel as PyTorch does by itself. Each result is held against the first, on the
+    GPU and behind it; the last one is kept."""
     import torch
 
     last = [None]
 
+    def eager():
+        with torch.inference_mode():
+            return call()
+
+    first = warmed_up(gpu, eager).clone()
+    with torch.inference_mode():
+        tolerated = TOLERANCE * first.abs().max()
+        wrong = torch.zeros((), dtype=torch.int64, device=gpu.device)
+
     def queue() -> None:
         with torch.inference_mode():
             last[0] = call()
+            # Not `>`: a NaN is wrong.
+            wrong.add_(torch.logical_not((last[0] - first).abs().max() <= tolerated))
 
     def begin() -> None:
         last[0] = None
+        with torch.inference_mode():
+            wrong.zero_()
 
-    warmed_up(gpu, queue)
-    first = last[0].clone()
+    queue()
     gpu.wait()
 
     def verify(units: int) -> str:
@@ -200,6 +213,8 @@ def launched(gpu: Gpu, call: Callable, batch: int, unit: str, about: dict[str, s
             return "ok"
         if last[0] is None:
             return f"{units} units were served, and there is no result"
+        if int(wrong):
+            return f"{int(wrong)} of {units} results differ from the first by more than {TOLERANCE} of its largest value"
         return checked(last[0], first, "the first pass")
 
     about = about | {"graph": "no"}

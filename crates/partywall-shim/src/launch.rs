@@ -29,7 +29,7 @@ mod turnstile;
 pub(crate) mod within;
 
 pub(crate) use pieces::{forget, instantiated};
-use squeezed::{Configuration, Into};
+use squeezed::{Configuration, Into, Kind};
 use turnstile::Way;
 
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`, of launches and of nodes.
@@ -102,18 +102,35 @@ trait Target: Copy {
     /// Where it is kept what the argument points to.
     type Room: Default;
 
-    /// Whether the launch can go into another stream.
-    fn is_movable(self) -> bool;
+    /// What launches of a function like this one have in common; `None` of one that cannot go into another stream.
+    fn kind(self, function: impl Handle) -> Option<Kind>;
 
     /// The same with another stream.
     fn moved(self, stream: CUstream, room: &mut Self::Room) -> Self;
 }
 
+/// The argument of a launch that says what is launched.
+trait Handle {
+    fn number(self) -> usize;
+}
+
+impl Handle for CUfunction {
+    fn number(self) -> usize {
+        self.0.addr()
+    }
+}
+
+impl Handle for *mut c_void {
+    fn number(self) -> usize {
+        self.addr()
+    }
+}
+
 impl Target for CUstream {
     type Room = ();
 
-    fn is_movable(self) -> bool {
-        true
+    fn kind(self, function: impl Handle) -> Option<Kind> {
+        Some(Kind::plain(function.number()))
     }
 
     fn moved(self, stream: CUstream, _room: &mut ()) -> Self {
@@ -124,10 +141,10 @@ impl Target for CUstream {
 impl Target for *const c_void {
     type Room = Option<Configuration>;
 
-    fn is_movable(self) -> bool {
+    fn kind(self, function: impl Handle) -> Option<Kind> {
         // SAFETY: null or the program's configuration, which the driver is about to read.
-        let configuration = unsafe { self.cast::<Configuration>().as_ref() };
-        configuration.is_some_and(|configuration| !configuration.is_cooperative())
+        let configuration = unsafe { self.cast::<Configuration>().as_ref() }?;
+        (!configuration.is_cooperative()).then(|| configuration.kind(function.number()))
     }
 
     fn moved(self, stream: CUstream, room: &mut Option<Configuration>) -> Self {
@@ -143,8 +160,8 @@ macro_rules! immovable {
         impl Target for $type {
             type Room = ();
 
-            fn is_movable(self) -> bool {
-                false
+            fn kind(self, _function: impl Handle) -> Option<Kind> {
+                None
             }
 
             fn moved(self, _stream: CUstream, _room: &mut ()) -> Self {
@@ -158,7 +175,7 @@ immovable! { CUfunction *mut c_void }
 
 /// Makes hooks that add one to a counter of the page and call the real function.
 macro_rules! counted {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) in $stream:expr, moved by $target:ident;)*) => {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) in $stream:expr, moves $function:ident by $target:ident;)*) => {
         mod real {
             use super::{CUfunction, CUstream, c_int, c_uint, c_void};
             crate::real::functions! { $(fn $name($($argument: $type),*);)* }
@@ -175,14 +192,14 @@ macro_rules! counted {
                 unsafe extern "C" fn in_turn($($argument: $type),*) -> CUresult {
                     // SAFETY: as below.
                     let call = || unsafe { real::$name($($argument),*) };
-                    let is_movable = $target.is_movable();
-                    let into = |other| {
+                    let launch = |other| {
                         let mut room = Default::default();
                         let $target = $target.moved(other, &mut room);
                         // SAFETY: as below, into a stream of ours.
                         unsafe { real::$name($($argument),*) }
                     };
-                    kernel($stream, is_movable.then_some(&into), call)
+                    let into = $target.kind($function).map(|kind| Into { launch: &launch, kind });
+                    kernel($stream, into, call)
                 }
                 page().shim.launches.fetch_add(1, Ordering::Relaxed);
                 sms::enter();
@@ -204,33 +221,33 @@ counted! {
     fn cuLaunchKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) in meant(stream, LEGACY), moved by stream;
+    ) in meant(stream, LEGACY), moves function by stream;
     fn cuLaunchKernel_ptsz(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) in meant(stream, PER_THREAD), moved by stream;
+    ) in meant(stream, PER_THREAD), moves function by stream;
     fn cuLaunchKernelEx(
         configuration: *const c_void, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
     ) in
         // SAFETY: the program's configuration, which the driver is about to read.
-        unsafe { configured(configuration, LEGACY) }, moved by configuration;
+        unsafe { configured(configuration, LEGACY) }, moves function by configuration;
     fn cuLaunchKernelEx_ptsz(
         configuration: *const c_void, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
     ) in
         // SAFETY: the program's configuration, which the driver is about to read.
-        unsafe { configured(configuration, PER_THREAD) }, moved by configuration;
+        unsafe { configured(configuration, PER_THREAD) }, moves function by configuration;
     fn cuLaunchCooperativeKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    ) in meant(stream, LEGACY), moved by function;
+    ) in meant(stream, LEGACY), moves function by function;
     fn cuLaunchCooperativeKernel_ptsz(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    ) in meant(stream, PER_THREAD), moved by function;
-    fn cuLaunchCooperativeKernelMultiDevice(launches: *mut c_void, devices: c_uint, flags: c_uint) in LEGACY, moved by launches;
-    fn cuLaunch(function: CUfunction) in LEGACY, moved by function;
-    fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int) in LEGACY, moved by function;
-    fn cuLaunchGridAsync(function: CUfunction, width: c_int, height: c_int, stream: CUstream) in meant(stream, LEGACY), moved by stream;
+    ) in meant(stream, PER_THREAD), moves function by function;
+    fn cuLaunchCooperativeKernelMultiDevice(launches: *mut c_void, devices: c_uint, flags: c_uint) in LEGACY, moves launches by launches;
+    fn cuLaunch(function: CUfunction) in LEGACY, moves function by function;
+    fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int) in LEGACY, moves function by function;
+    fn cuLaunchGridAsync(function: CUfunction, width: c_int, height: c_int, stream: CUstream) in meant(stream, LEGACY), moves function by stream;
 }
 
 /// The stream of a configuration.

@@ -15,9 +15,11 @@
 //! and the driver keeps it: nothing else in this library knows of it, and nothing has to be joined or brought back when the squeeze ends. Any number of
 //! threads may do so at once, and each launch goes one way or the other.
 //!
-//! An executable graph is kept for each stream and brought up to date with the recorded one, which is cheaper than to make a new one. The driver
-//! has a launch of an executable graph wait for the last one of the same, so two streams never share one; nor do threads with a
-//! default stream each. Where it cannot be brought up to date a new one takes its place.
+//! An executable graph is kept for each stream and kind of launch, and brought up to date with the recorded one, which is cheaper than to make a
+//! new one. The driver has a launch of an executable graph wait for the last one of the same, so two streams never share one; nor do threads with
+//! a default stream each. A kind is a function and the attributes of its launch: brought up to date from one function to another, the driver
+//! says that all is well and keeps attributes that it cannot read back, as the preferred dimension of clusters is, and the kernel computes
+//! something else (ResNet-152 did on an H200, with CUDA 13.0). Where it cannot be brought up to date a new one takes its place.
 //!
 //! Graphs of the program have a second set of pieces on these SMs ([`super::pieces`]).
 //!
@@ -36,9 +38,11 @@
 //! - S2: streams do not wait for each other because of it.
 //! - S3: what cannot go there goes as before, and is counted.
 //! - S4: the node is gone in the middle of it: launches go as before.
+//! - S5: launches of two functions, or with two kinds of attributes, never use each other's executable graph.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_ulonglong};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -68,11 +72,33 @@ const RELAXED: c_int = 2;
 /// Attributes of a launch that are looked at; the driver has fewer.
 const ATTRIBUTES_MAX: usize = 64;
 
-/// Executable graphs that are kept. Programs have some tens of streams at most; what is beyond that is made anew each time.
-const KEPT_MAX: usize = 128;
+/// Executable graphs that are kept. Programs have some tens of functions and streams; what is beyond that is made anew each time.
+const KEPT_MAX: usize = 1024;
 
 /// A launch into whichever stream it is given.
-pub(super) type Into<'a> = &'a dyn Fn(CUstream) -> CUresult;
+#[derive(Clone, Copy)]
+pub(super) struct Into<'a> {
+    pub(super) launch: &'a dyn Fn(CUstream) -> CUresult,
+    pub(super) kind: Kind,
+}
+
+/// What launches have in common that may use the same executable graph: a number for their function and all their attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Kind(u64);
+
+impl Kind {
+    /// Of a launch without attributes.
+    pub(super) fn plain(function: usize) -> Self {
+        Self::of(function, &[])
+    }
+
+    fn of(function: usize, attributes: &[Attribute]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        function.hash(&mut hasher);
+        attributes.iter().for_each(|one| (one.id, one.value).hash(&mut hasher));
+        Self(hasher.finish())
+    }
+}
 
 /// The first fields of `CUlaunchConfig` in cuda.h, which are all that it has up to CUDA 13.
 #[derive(Clone, Copy)]
@@ -99,14 +125,22 @@ const _: () = assert!(size_of::<Attribute>() == 72, "the size of CUlaunchAttribu
 impl Configuration {
     /// Whether the launch asks for all its blocks to be there at once.
     pub(super) fn is_cooperative(&self) -> bool {
-        let count = (self.count as usize).min(ATTRIBUTES_MAX);
-        if self.attributes.is_null() {
-            return false;
-        }
-        // SAFETY: the program's attributes, as many as it says, which the driver is about to read.
-        let attributes = unsafe { std::slice::from_raw_parts(self.attributes, count) };
         // The value is an `int`.
-        attributes.iter().any(|one| one.id == COOPERATIVE && one.value[0] as u32 != 0)
+        self.attributes().iter().any(|one| one.id == COOPERATIVE && one.value[0] as u32 != 0)
+    }
+
+    /// The kind of such a launch of a function.
+    pub(super) fn kind(&self, function: usize) -> Kind {
+        Kind::of(function, self.attributes())
+    }
+
+    fn attributes(&self) -> &[Attribute] {
+        if self.attributes.is_null() {
+            return &[];
+        }
+        let count = (self.count as usize).min(ATTRIBUTES_MAX);
+        // SAFETY: the program's attributes, as many as it says, which the driver is about to read.
+        unsafe { std::slice::from_raw_parts(self.attributes, count) }
     }
 
     /// The same launch into another stream.
@@ -120,8 +154,8 @@ impl Configuration {
 struct Shared {
     /// Streams of the squeezed set that nobody records into now.
     recorders: Mutex<Vec<Recorder>>,
-    /// Executable graphs by the streams that they are launched into. One that is in use is not there.
-    execs: Mutex<BTreeMap<Stream, Exec>>,
+    /// Executable graphs by the streams that they are launched into, and what they launch. One that is in use is not there.
+    execs: Mutex<BTreeMap<(Stream, Kind), Exec>>,
 }
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
@@ -163,7 +197,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) fn forget(stream: Stream) {
     // SAFETY: null, or leaked by `shared`.
     let Some(shared) = (unsafe { SHARED.load(Ordering::Acquire).as_ref() }) else { return };
-    let gone = lock(&shared.execs).remove(&stream);
+    let mut execs = lock(&shared.execs);
+    let keys: Vec<_> =
+        execs.range((stream, Kind(0))..=(stream, Kind(u64::MAX))).map(|(key, _)| *key).collect();
+    let gone: Vec<_> = keys.iter().filter_map(|key| execs.remove(key)).collect();
+    drop(execs);
     // The driver is called when the lock is free.
     drop(gone);
 }
@@ -192,11 +230,11 @@ fn goes(stream: Stream, into: Into<'_>) -> Option<()> {
     let squeezed = sms::squeezed().filter(|squeezed| squeezed.is_of_current())?;
     apart(|| {
         let shared = shared();
-        let graph = shared.record(squeezed, into)?;
-        let exec = shared.ready(stream, &graph)?;
+        let graph = shared.record(squeezed, into.launch)?;
+        let exec = shared.ready((stream, into.kind), &graph)?;
         // SAFETY: an executable graph of ours, and the program's stream, which is not under capture.
         let result = unsafe { real::cuGraphLaunch(exec.0, handle(stream)) };
-        shared.keep(stream, exec);
+        shared.keep((stream, into.kind), exec);
         good(result)
     })
 }
@@ -207,12 +245,12 @@ fn good(result: CUresult) -> Option<()> {
 
 impl Shared {
     /// A graph of one launch.
-    fn record(&self, squeezed: &Squeezed, into: Into<'_>) -> Option<Ours> {
+    fn record(&self, squeezed: &Squeezed, launch: &dyn Fn(CUstream) -> CUresult) -> Option<Ours> {
         let free = lock(&self.recorders).pop();
         let recorder = free.or_else(|| squeezed.stream().map(Recorder))?;
         // SAFETY: a stream of ours that nobody else has now.
         good(unsafe { real::cuStreamBeginCapture_v2(recorder.0, RELAXED) })?;
-        let launched = into(recorder.0);
+        let launched = launch(recorder.0);
         let mut graph = 0;
         // SAFETY: as above, and a place for the answer. It ends the recording also where it says that something was wrong with it.
         let ended = unsafe { real::cuStreamEndCapture(recorder.0, &raw mut graph) };
@@ -222,9 +260,9 @@ impl Shared {
         good(launched).and(graph)
     }
 
-    /// The executable graph of a stream, brought up to date, or a new one.
-    fn ready(&self, stream: Stream, graph: &Ours) -> Option<Exec> {
-        let kept = lock(&self.execs).remove(&stream);
+    /// The executable graph of a stream and kind, brought up to date, or a new one.
+    fn ready(&self, key: (Stream, Kind), graph: &Ours) -> Option<Exec> {
+        let kept = lock(&self.execs).remove(&key);
         let mut result = [0; 3];
         // SAFETY: graphs of ours, and room for `CUgraphExecUpdateResultInfo`, 24 bytes.
         let updates = |exec: &Exec| unsafe {
@@ -239,12 +277,12 @@ impl Shared {
         Some(Exec(exec))
     }
 
-    /// Keeps an executable graph for the next launch into the stream, unless another thread's is there.
-    fn keep(&self, stream: Stream, exec: Exec) {
+    /// Keeps an executable graph for the next such launch into the stream, unless another thread's is there.
+    fn keep(&self, key: (Stream, Kind), exec: Exec) {
         let mut execs = lock(&self.execs);
         // That handle is a stream of each thread.
-        if stream != PER_THREAD && execs.len() < KEPT_MAX {
-            let other = execs.insert(stream, exec);
+        if key.0 != PER_THREAD && execs.len() < KEPT_MAX {
+            let other = execs.insert(key, exec);
             drop(execs);
             drop(other);
         } else {
@@ -275,5 +313,23 @@ mod tests {
         check(&[attribute(1, 0), attribute(COOPERATIVE, 1)], true);
         let nowhere = Configuration { attributes: ptr::null(), ..configuration(&[]) };
         assert!(!Configuration { count: 3, ..nowhere }.is_cooperative());
+    }
+
+    #[test]
+    fn s5_functions_and_attributes_make_kinds() {
+        let cluster = |blocks| Attribute { id: 4, rest: 0, value: [blocks, 1, 0, 0, 0, 0, 0, 0] };
+        let kinds = [
+            Kind::plain(8),
+            Kind::plain(16),
+            configuration(&[cluster(1)]).kind(8),
+            configuration(&[cluster(2)]).kind(8),
+            configuration(&[cluster(2)]).kind(16),
+            configuration(&[cluster(1), cluster(2)]).kind(8),
+        ];
+        for (number, kind) in kinds.iter().enumerate() {
+            assert!(!kinds[..number].contains(kind), "{number}");
+        }
+        assert_eq!(configuration(&[]).kind(8), Kind::plain(8));
+        assert_eq!(configuration(&[cluster(2)]).kind(8), kinds[3], "wherever the attributes are");
     }
 }

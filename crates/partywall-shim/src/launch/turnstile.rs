@@ -29,7 +29,8 @@
 //! - S3: the node dies, or nothing moves: the launch goes.
 //! - S4: streams under capture: nothing runs, so nothing is counted as under way.
 //! - S5: chunks whose context is gone never come through: they no longer count when a launch has waited for the limit.
-//! - S6: squeezed: what can be launched onto the squeezed set goes, the rest is held; how long that took after it was decided is in the page.
+//! - S6: squeezed: what can be launched onto the squeezed set goes, the rest is held; how long that took after it was decided, or
+//!   after there was something to launch, is in the page.
 //! - S7: another one's turn: launches wait for longer, that is rung for, and what was launched is marked. When it is over, what else there is to
 //!   wait for has its own time.
 
@@ -98,6 +99,7 @@ pub(super) fn pass(
     Way { is_whole, can_be_squeezed }: Way,
     call: impl FnOnce(bool) -> CUresult,
 ) -> CUresult {
+    let came_ns = came(page, now_ns);
     page.shim.unmarked.fetch_add(1, Ordering::SeqCst);
     wait(page, stream, can_be_squeezed);
     let counter = &COUNTERS[counter(stream)];
@@ -109,7 +111,7 @@ pub(super) fn pass(
         take_off(&page.shim.unmarked, 1);
         return result;
     }
-    resized(page, now_ns);
+    resized(page, came_ns, now_ns);
     let pending = counter.pending.fetch_add(1, Ordering::Relaxed) + 1;
     if is_whole || pending >= size(page, counter) {
         close(page, stream, counter, is_whole);
@@ -156,13 +158,19 @@ fn is_squeezed(page: &Page) -> bool {
 /// The last time of a change that a launch has followed.
 static RESIZED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// A launch went where the page says. If it is the first since that has changed, how long it took is left there.
-fn resized(page: &Page, now_ns: impl FnOnce() -> u64) {
+/// When a launch came that is the first since something has changed; 0 of all others. A program that had nothing to launch has kept nobody waiting.
+fn came(page: &Page, now_ns: impl FnOnce() -> u64) -> u64 {
+    let is_first = page.node.resized_ns.load(Ordering::Relaxed) != RESIZED_NS.load(Ordering::Relaxed);
+    if is_first { now_ns() } else { 0 }
+}
+
+/// A launch went where the page says. If it is the first since that has changed, how long it took since then, or since it came, is left there.
+fn resized(page: &Page, came_ns: u64, now_ns: impl FnOnce() -> u64) {
     let at = page.node.resized_ns.load(Ordering::Relaxed);
     if at == RESIZED_NS.load(Ordering::Relaxed) || RESIZED_NS.swap(at, Ordering::Relaxed) == at {
         return;
     }
-    let took = now_ns().saturating_sub(at);
+    let took = now_ns().saturating_sub(at.max(came_ns));
     page.shim.resize_ns.store(took, Ordering::Relaxed);
     page.shim.longest_resize_ns.fetch_max(took, Ordering::Relaxed);
     page.shim.resizes.fetch_add(1, Ordering::Relaxed);
@@ -413,11 +421,19 @@ mod tests {
             let shim = &page.shim;
             [&shim.resizes, &shim.resize_ns, &shim.longest_resize_ns].map(|word| word.load(Ordering::Relaxed))
         };
-        for (at, now, expected) in
-            [(100, 107, [1, 7, 7]), (100, 200, [1, 7, 7]), (300, 302, [2, 2, 7]), (302, 320, [3, 18, 18])]
-        {
+        for (at, came_ns, now, expected) in [
+            (100, 0, 107, [1, 7, 7]),
+            (100, 0, 200, [1, 7, 7]),
+            (300, 0, 302, [2, 2, 7]),
+            (302, 0, 320, [3, 18, 18]),
+            (400, 9_000, 9_005, [4, 5, 18]),
+        ] {
             page.node.resized_ns.store(at, Ordering::Relaxed);
-            resized(&page, || now);
+            assert_eq!(
+                came(&page, || 9_000),
+                if RESIZED_NS.load(Ordering::Relaxed) == at { 0 } else { 9_000 }
+            );
+            resized(&page, came_ns, || now);
             assert_eq!(told(), expected);
         }
     }
