@@ -207,6 +207,17 @@ impl Measurement {
             self.skip_late(cells);
             return Ok(());
         }
+        for &at in cells {
+            let reason = self.measured.cells[at].cell.tenants().find_map(|one| bench.misplaced(&place, one));
+            if let Some(reason) = reason {
+                self.skip(&[at], &reason);
+            }
+        }
+        let cells: Vec<usize> =
+            cells.iter().copied().filter(|&at| self.measured.cells[at].error.is_none()).collect();
+        if cells.is_empty() {
+            return Ok(());
+        }
         let members: Vec<usize> =
             cells.iter().flat_map(|&at| self.members(at)).collect::<BTreeSet<_>>().into_iter().collect();
         // Latency-sensitive tenants first: the first of a process has the first part.
@@ -219,11 +230,11 @@ impl Measurement {
         // What does not come up now is tried again by the cells that need it, and they say why it did not.
         let ended = match stage.bring_up(bench, &ls) {
             Err(Stop::Interrupted) => Err(Interrupted),
-            _ => self.rounds(bench, &mut stage, cells, progress),
+            _ => self.rounds(bench, &mut stage, &cells, progress),
         };
         let ended = ended.and_then(|()| {
             if self.limits.ims && !self.over {
-                self.search(bench, &mut stage, cells, progress)
+                self.search(bench, &mut stage, &cells, progress)
             } else {
                 Ok(())
             }
