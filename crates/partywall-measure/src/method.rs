@@ -199,14 +199,6 @@ impl Measurement {
         cells: &[usize],
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(), Interrupted> {
-        if let Some(reason) = bench.machine.unavailable(&place) {
-            self.skip(cells, &reason);
-            return Ok(());
-        }
-        if self.is_late(bench, Nanos::ZERO) {
-            self.skip_late(cells);
-            return Ok(());
-        }
         for &at in cells {
             let reason = self.measured.cells[at].cell.tenants().find_map(|one| bench.misplaced(&place, one));
             if let Some(reason) = reason {
@@ -216,6 +208,14 @@ impl Measurement {
         let cells: Vec<usize> =
             cells.iter().copied().filter(|&at| self.measured.cells[at].error.is_none()).collect();
         if cells.is_empty() {
+            return Ok(());
+        }
+        if let Some(reason) = bench.machine.unavailable(&place) {
+            self.skip(&cells, &reason);
+            return Ok(());
+        }
+        if self.is_late(bench, Nanos::ZERO) {
+            self.skip_late(&cells);
             return Ok(());
         }
         let members: Vec<usize> =
@@ -240,7 +240,16 @@ impl Measurement {
             }
         });
         for (tenant, ready) in &stage.ready {
-            self.measured.ready.entry(*tenant).or_insert_with(|| ready.clone());
+            let said = self.measured.ready.entry(*tenant).or_insert_with(|| ready.clone());
+            // What its memory is like on a side, a program says there only.
+            if stage.place.side_memory().is_some() {
+                let news: Vec<_> =
+                    ready.about.iter().filter(|(key, value)| said.about.get(*key) != Some(value)).collect();
+                let news = news
+                    .into_iter()
+                    .map(|(key, value)| (format!("{key} behind {}", stage.place), value.clone()));
+                said.about.extend(news);
+            }
         }
         stage.end(bench);
         ended
