@@ -130,7 +130,7 @@ pub fn of(wall: Wall, survey: &Survey) -> Availability {
 /// Whether a wall can be built on one GPU of the survey.
 pub fn on(wall: Wall, survey: &Survey, gpu: &Gpu) -> Availability {
     match wall {
-        Wall::Sides => return sides(gpu),
+        Wall::Sides => return sides(survey, gpu),
         Wall::Mig => return mig(survey, gpu),
         _ => {}
     }
@@ -339,19 +339,23 @@ fn create(gpu: &Gpu) -> String {
     format!("`nvidia-smi mig -i {} -cgi {half},{half} -C`", gpu.index)
 }
 
-fn sides(gpu: &Gpu) -> Availability {
+fn sides(survey: &Survey, gpu: &Gpu) -> Availability {
     match gpu.sides {
         Some(sides) if sides < 2 => {
             let why = "the memory system of this GPU has one side";
-            Availability::missing(why, "a GPU with two: A100, H100, H200")
+            return Availability::missing(why, "a GPU with two: A100, H100, H200");
         }
-        Some(_) => Availability::missing(
-            "needs the memory allocator of `partywall vram`, which this version does not have",
-            "a later version, and kernels built for it",
-        ),
-        None => Availability::missing(
-            "whether the memory system of this GPU has two sides is not known",
-            "a later version, which can find out",
-        ),
+        Some(_) => {}
+        None => {
+            let why = "whether the memory system of this GPU has two sides is not known";
+            return Availability::missing(why, "`partywall vram map`, which finds out");
+        }
     }
+    // Tenants are two processes, each on SMs of its own.
+    let below = [Wall::GreenContexts, Wall::Mps].map(|wall| on(wall, survey, gpu));
+    below.into_iter().find(|one| !one.is_available()).unwrap_or_else(|| {
+        let note =
+            "around programs that take part; `partywall measure` measures it, and no node keeps it yet";
+        Availability::Available { note: Some(note.to_owned()) }
+    })
 }

@@ -14,9 +14,10 @@ use partywall_node::tenant::Place as TenantPlace;
 use tempfile::TempDir;
 
 use crate::node::{OwnNode, Preload, Site};
-use crate::plan::{NodeSetting, Place, Setting, Tenant};
+use crate::plan::{NodeSetting, Place, Setting, SideMemory, Tenant};
 use crate::record::{Environment, GpuRecord, GpuSample, HostRecord, NodeRecord};
-use crate::stage::{Machine, Mps, Node, Split, sm_groups, sm_sets};
+use crate::sides::{Looked, Sides, look};
+use crate::stage::{Launcher, Machine, Mps, Node, Split, sm_groups, sm_sets};
 
 /// With what the names of empty directories begin, where tenants look for an MPS daemon in vain.
 pub const EMPTY_PREFIX: &str = "partywall-no-mps-";
@@ -88,6 +89,8 @@ impl Machine for GpuMachine {
         let below = match &place.setting {
             Setting::Node(node) if !node.mps => Wall::TimeSlicing,
             Setting::Node(_) => Wall::Mps,
+            // Whether it has sides is found out.
+            Setting::Side(_) if self.gpu.sides.is_none() => Wall::GreenContexts,
             _ => place.wall,
         };
         let wall = match availability::on(below, &self.survey, &self.gpu) {
@@ -101,8 +104,13 @@ impl Machine for GpuMachine {
             _ => None,
         };
         let shim = || place.node().and_then(|_| self.preload.shim.clone().err());
+        let side = || match place.side_memory() {
+            Some(SideMemory::Private) => self.preload.side.clone().err(),
+            _ => None,
+        };
         wall.or_else(mps)
             .or_else(shim)
+            .or_else(side)
             .or_else(|| misfit(place, self.split()))
             .or_else(|| self.unknown_instance(place))
     }
@@ -128,6 +136,12 @@ impl Machine for GpuMachine {
         options.gpu = self.visible();
         let daemon = MpsDaemon::start(&options).map_err(|error| error.to_string())?;
         Ok(Box::new(OwnDaemon(daemon)))
+    }
+
+    fn find_sides(&mut self, launcher: &Launcher) -> Result<Sides, String> {
+        let looked = look(&launcher.program, self.visible(), &self.empty_directory(), &self.temporary)?;
+        let library = self.preload.side.as_ref().ok();
+        Sides::new(&looked, self.split(), library.map(PathBuf::as_path), &self.temporary)
     }
 
     fn start_node(&mut self, setting: &NodeSetting, mps: Option<Contact>) -> Result<Box<dyn Node>, String> {
@@ -164,7 +178,7 @@ fn misfit(place: &Place, split: Option<Split>) -> Option<String> {
     let divides = |node: &NodeSetting| node.ls_sms.is_some() || node.be_sms.is_some() || squeezes(node);
     let node = place.node().filter(divides);
     match (&place.setting, node, split) {
-        (Setting::Sms(..), _, None) | (_, Some(_), None) => {
+        (Setting::Sms(..) | Setting::Side(_), _, None) | (_, Some(_), None) => {
             Some("the driver does not split the SMs of this GPU".to_owned())
         }
         (Setting::Sms(ls, be), _, Some(split)) => sm_groups(*ls, *be, split).err(),
@@ -209,6 +223,7 @@ impl Mps for OwnDaemon {
 /// No GPU: every wall is there, and none does anything.
 pub struct Rehearsal {
     empty: TempDir,
+    temporary: PathBuf,
 }
 
 /// The split that rehearsals pretend: an H200's.
@@ -220,7 +235,7 @@ impl Rehearsal {
     /// # Errors
     /// Where none can be made.
     pub fn new(temporary: &Path) -> std::io::Result<Self> {
-        Ok(Self { empty: empty_directory(temporary)? })
+        Ok(Self { empty: empty_directory(temporary)?, temporary: temporary.to_owned() })
     }
 }
 
@@ -240,6 +255,9 @@ impl Machine for Rehearsal {
     }
     fn start_mps(&mut self) -> Result<Box<dyn Mps>, String> {
         Ok(Box::new(NoDaemon(BTreeMap::from([("CUDA_MPS_PIPE_DIRECTORY", self.empty_directory())]))))
+    }
+    fn find_sides(&mut self, _: &Launcher) -> Result<Sides, String> {
+        Sides::new(&Looked::pretended(PRETENDED)?, self.split(), None, &self.temporary)
     }
     fn start_node(&mut self, setting: &NodeSetting, _: Option<Contact>) -> Result<Box<dyn Node>, String> {
         setting.launch_options().map(|_| -> Box<dyn Node> { Box::new(NoNode) })

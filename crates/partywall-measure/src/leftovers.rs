@@ -1,5 +1,5 @@
 //! What a measurement that was killed left in the temporary folder: private directories of its MPS daemons, the empty
-//! one of tenants without MPS, and the sockets of its nodes. It cannot remove them itself, and the next one does.
+//! one of tenants without MPS, the sockets of its nodes, and what told tenants of sides. It cannot remove them itself, and the next one does.
 //!
 //! Whoever holds the [`Lock`] is the only measurement, so that these directories are nobody's, with one exception: what
 //! the killed one started may still be ending, an MPS daemon for seconds. Its processes carry the directory in
@@ -17,6 +17,7 @@ use rustix::process::geteuid;
 use crate::gpu::EMPTY_PREFIX;
 use crate::lock::Lock;
 use crate::node::NODE_PREFIX;
+use crate::sides::SIDES_PREFIX;
 
 /// Removes such directories from the folder that `lock` is in; how many there were. Only what has a name of ours, is a
 /// directory and no link to one, belongs to this user, and is in no process's environment.
@@ -38,7 +39,7 @@ pub fn remove(lock: &Lock) -> usize {
 fn is_ours(name: &OsStr, path: &Path) -> bool {
     let random = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let named = name.to_str().is_some_and(|name| {
-        [DIRECTORY_PREFIX, EMPTY_PREFIX, NODE_PREFIX]
+        [DIRECTORY_PREFIX, EMPTY_PREFIX, NODE_PREFIX, SIDES_PREFIX]
             .iter()
             .any(|prefix| name.strip_prefix(prefix).is_some_and(random))
     });

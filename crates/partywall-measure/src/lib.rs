@@ -3,7 +3,7 @@
 //! - [`protocol`] and [`load`]: how `measure` and its tenants talk, and what a tenant is asked to do.
 //! - [`synthetic`]: the built-in tenants.
 //! - [`plan`]: what to measure. [`method`]: when, until when, and what becomes of it. [`stage`]: what a wall needs around
-//!   its tenants. [`tenant`]: tenants as child processes. [`gpu`]: the machine.
+//!   its tenants; [`sides`]: what the wall of that name needs. [`tenant`]: tenants as child processes. [`gpu`]: the machine.
 //! - [`window`], [`statistics`], [`rows`]: from requests to percentiles, intervals and ratios.
 //! - [`record`] and [`compare`]: the file that a measurement leaves, and two of them against each other.
 //! - [`clock`], [`lock`] and [`leftovers`]: the edge, where time is read, a second measurement is kept out, and what a
@@ -22,6 +22,7 @@ pub mod plan;
 pub mod protocol;
 pub mod record;
 pub mod rows;
+pub mod sides;
 pub mod stage;
 pub mod statistics;
 pub mod summary;

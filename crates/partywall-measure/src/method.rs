@@ -199,12 +199,23 @@ impl Measurement {
         cells: &[usize],
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(), Interrupted> {
+        for &at in cells {
+            let reason = self.measured.cells[at].cell.tenants().find_map(|one| bench.misplaced(&place, one));
+            if let Some(reason) = reason {
+                self.skip(&[at], &reason);
+            }
+        }
+        let cells: Vec<usize> =
+            cells.iter().copied().filter(|&at| self.measured.cells[at].error.is_none()).collect();
+        if cells.is_empty() {
+            return Ok(());
+        }
         if let Some(reason) = bench.machine.unavailable(&place) {
-            self.skip(cells, &reason);
+            self.skip(&cells, &reason);
             return Ok(());
         }
         if self.is_late(bench, Nanos::ZERO) {
-            self.skip_late(cells);
+            self.skip_late(&cells);
             return Ok(());
         }
         let members: Vec<usize> =
@@ -219,17 +230,26 @@ impl Measurement {
         // What does not come up now is tried again by the cells that need it, and they say why it did not.
         let ended = match stage.bring_up(bench, &ls) {
             Err(Stop::Interrupted) => Err(Interrupted),
-            _ => self.rounds(bench, &mut stage, cells, progress),
+            _ => self.rounds(bench, &mut stage, &cells, progress),
         };
         let ended = ended.and_then(|()| {
             if self.limits.ims && !self.over {
-                self.search(bench, &mut stage, cells, progress)
+                self.search(bench, &mut stage, &cells, progress)
             } else {
                 Ok(())
             }
         });
         for (tenant, ready) in &stage.ready {
-            self.measured.ready.entry(*tenant).or_insert_with(|| ready.clone());
+            let said = self.measured.ready.entry(*tenant).or_insert_with(|| ready.clone());
+            // What its memory is like on a side, a program says there only.
+            if stage.place.side_memory().is_some() {
+                let news: Vec<_> =
+                    ready.about.iter().filter(|(key, value)| said.about.get(*key) != Some(value)).collect();
+                let news = news
+                    .into_iter()
+                    .map(|(key, value)| (format!("{key} behind {}", stage.place), value.clone()));
+                said.about.extend(news);
+            }
         }
         stage.end(bench);
         ended

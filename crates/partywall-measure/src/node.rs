@@ -60,6 +60,8 @@ pub struct Preload {
     pub shim: Result<PathBuf, String>,
     /// What is preloaded into programs in any case: the value of LD_PRELOAD.
     pub others: Option<String>,
+    /// The library that gives programs memory of a side, or why there is none. It is loaded by those that ask for it.
+    pub side: Result<PathBuf, String>,
 }
 
 /// What a node needs of the machine.

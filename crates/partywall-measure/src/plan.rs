@@ -19,7 +19,7 @@ use partywall_core::wall::Wall;
 pub use builtin::{Size, built_in};
 pub use file::{EXAMPLE, PlanError};
 pub use node::NodeSetting;
-pub use place::{Place, Setting, measurable};
+pub use place::{Place, Setting, SideMemory, measurable};
 
 use crate::load::Load;
 use crate::record::{CellKind, ErrorKind, EvidenceRule, Processes, Record};

@@ -4,10 +4,11 @@
 //! a pipe directory is always given (an empty one where MPS is not wanted: the machine's own daemon must not be met by
 //! accident), and under MPS every tenant must be on the daemon's list of clients before it counts.
 
+mod sets;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use partywall_core::sm_sets::{self, SmSet};
-use partywall_core::tenant::{Class, Share};
+use partywall_core::tenant::Class;
 use partywall_core::wall::Wall;
 use partywall_driver::mps::Contact;
 use partywall_node::tenant::Place as TenantPlace;
@@ -15,7 +16,11 @@ use partywall_node::tenant::Place as TenantPlace;
 use crate::plan::{NodeSetting, Place, Plan, Pretend, Program, Setting, Tenant};
 use crate::protocol::{FromTenant, Line, Ready, SM_GROUPS, ToTenant};
 use crate::record::{CellError, ErrorKind, GpuSample, NodeRecord, Processes};
+use crate::sides::{Sides, misplaced};
 use crate::tenant::{Channel, Heard, Launch, ProcessId};
+
+use sets::squeezed;
+pub use sets::{Split, sm_groups, sm_sets};
 
 /// How often a tenant is started again on one stage after it went wrong there. A tenant that goes wrong in each cell
 /// would otherwise cost the patience for it in each.
@@ -25,7 +30,7 @@ pub const RESTARTS_MAX: u32 = 2;
 const CLIENT_PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
 
 /// Variables of ours that would put a tenant behind another wall than the one that is measured.
-const UNSET: [&str; 10] = [
+pub(crate) const UNSET: [&str; 13] = [
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY",
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
@@ -34,6 +39,9 @@ const UNSET: [&str; 10] = [
     CLIENT_PRIORITY,
     "CUDA_DEVICE_MAX_CONNECTIONS",
     SM_GROUPS,
+    partywall_shim_api::environment::SIDE,
+    partywall_shim_api::environment::SIDE_KNOWN,
+    partywall_shim_api::environment::SIDE_LIBRARY,
     // Of a node that this program itself is a tenant of.
     partywall_shim_api::environment::SOCKET,
     partywall_shim_api::environment::TOKEN,
@@ -58,6 +66,12 @@ pub trait Machine {
     /// # Errors
     /// Why it does not start.
     fn start_mps(&mut self) -> Result<Box<dyn Mps>, String>;
+
+    /// Finds out where the sides are, by a process that has ended when this returns. Nothing else of ours is on the GPU meanwhile.
+    ///
+    /// # Errors
+    /// Why they are not known.
+    fn find_sides(&mut self, launcher: &Launcher) -> Result<Sides, String>;
 
     /// Starts a node that is set like this; `mps` is where the daemon is reached that its tenants are clients of.
     ///
@@ -93,14 +107,6 @@ pub trait Mps {
     fn stop(self: Box<Self>) -> Result<(), String>;
 }
 
-/// The SMs that are left to a best-effort tenant while it is squeezed.
-fn squeezed(share: Share, own: Option<SmSet>, split: Option<Split>) -> Result<SmSet, String> {
-    let Some(Split { groups, sms_per_group }) = split else {
-        return Err("this GPU or driver has no Green Contexts".to_owned());
-    };
-    sm_sets::Line { groups, sms_per_group }.squeezed(own, share).map_err(|error| error.to_string())
-}
-
 /// A node around tenants. Dropping it ends it.
 pub trait Node {
     /// Takes in a tenant, in place of an earlier one of its name. What its processes need in their environment.
@@ -117,15 +123,6 @@ pub trait Node {
 
     /// What it knows of its tenants; what is counted, since each was taken in.
     fn facts(&mut self) -> Vec<NodeRecord>;
-}
-
-/// All SMs in the smallest groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Split {
-    /// How many groups.
-    pub groups: u32,
-    /// SMs of each.
-    pub sms_per_group: u32,
 }
 
 /// How tenants are started.
@@ -149,6 +146,13 @@ pub struct Bench<'a> {
     pub channel: &'a mut dyn Channel,
 }
 
+impl Bench<'_> {
+    /// Why a tenant cannot be behind a wall, whatever the machine.
+    pub fn misplaced(&self, place: &Place, tenant: usize) -> Option<String> {
+        misplaced(place, &self.plan.tenants[tenant], self.launcher)
+    }
+}
+
 /// Why a cell, or all, ends here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
@@ -158,41 +162,6 @@ pub enum Stop {
     Cell(CellError),
 }
 
-/// The groups of a split as a value of [`SM_GROUPS`]: those of the latency-sensitive tenant, the first, and those of
-/// the best-effort one, the last.
-///
-/// # Errors
-/// More SMs than there are.
-pub fn sm_groups(ls_sms: u32, be_sms: u32, split: Split) -> Result<[String; 2], String> {
-    let groups = |sms: u32| sms.div_ceil(split.sms_per_group.max(1)).max(1);
-    let (ls, be) = (groups(ls_sms), groups(be_sms));
-    let total = split.groups;
-    if ls.saturating_add(be) > total {
-        let sms = total * split.sms_per_group;
-        return Err(format!(
-            "{ls_sms}/{be_sms} SMs do not fit: there are {sms}, in groups of {}",
-            split.sms_per_group
-        ));
-    }
-    Ok([format!("0-{}", ls - 1), format!("{}-{}", total - be, total - 1)])
-}
-
-/// The SM sets of both classes under a node: latency-sensitive tenants have the first groups, best-effort ones the last.
-///
-/// # Errors
-/// More SMs than there are.
-pub fn sm_sets(node: &NodeSetting, split: Split) -> Result<[Option<SmSet>; 2], String> {
-    let Split { groups: total, sms_per_group } = split;
-    let groups = |sms: Option<u32>| sms.map_or(0, |sms| sms.div_ceil(sms_per_group.max(1)));
-    let (ls, be) = (groups(node.ls_sms), groups(node.be_sms));
-    if ls.saturating_add(be) > total {
-        let sms = total * sms_per_group;
-        return Err(format!("`{node}` does not fit: there are {sms} SMs, in groups of {sms_per_group}"));
-    }
-    let set = |first, groups| (groups > 0).then_some(SmSet { first, groups, sms_per_group });
-    Ok([set(0, ls), set(total - be, be)])
-}
-
 /// Processes behind one wall.
 pub struct Stage {
     /// Where.
@@ -200,6 +169,9 @@ pub struct Stage {
     hosts: Vec<Host>,
     mps: Option<Box<dyn Mps>>,
     node: Option<Box<dyn Node>>,
+    sides: Option<Sides>,
+    /// Why the sides were not found, each time.
+    not_found: Vec<String>,
     /// What tenants said when they were ready.
     pub ready: BTreeMap<usize, Ready>,
 }
@@ -221,7 +193,15 @@ impl Stage {
             Processes::One => vec![host(members)],
             Processes::Separate => members.iter().map(|&member| host(&[member])).collect(),
         };
-        Self { place, hosts, mps: None, node: None, ready: BTreeMap::new() }
+        Self {
+            place,
+            hosts,
+            mps: None,
+            node: None,
+            sides: None,
+            not_found: Vec::new(),
+            ready: BTreeMap::new(),
+        }
     }
 
     /// Starts those of `wanted` that do not run, together, and waits until they are ready.
@@ -236,17 +216,24 @@ impl Stage {
         if down.is_empty() {
             return Ok(());
         }
+        // Before there is an MPS server, beside which another process would have to take turns.
+        self.find_sides(bench)?;
         self.start_mps(bench)?;
         self.start_node(bench)?;
         let mut first = None;
-        for &at in &down {
-            if let Err(error) = self.launch(bench, at) {
-                self.hosts[at].failures += 1;
+        for some in down.chunks(if self.place.starts_in_turn() { 1 } else { down.len() }) {
+            for &at in some {
+                if let Err(error) = self.launch(bench, at) {
+                    self.hosts[at].failures += 1;
+                    first.get_or_insert(error);
+                }
+            }
+            if let Some(error) = self.await_ready(bench, some)? {
                 first.get_or_insert(error);
             }
-        }
-        if let Some(error) = self.await_ready(bench, &down)? {
-            first.get_or_insert(error);
+            if first.is_some() && self.place.shares_faults() {
+                break;
+            }
         }
         for &at in &down {
             if let Some(error) = self.not_attached(at).or_else(|| self.not_behind(bench.plan, at)) {
@@ -327,6 +314,31 @@ impl Stage {
         host.last = Some(error.clone());
         if let Some(process) = host.process.take() {
             bench.channel.kill(process);
+        }
+    }
+
+    fn find_sides(&mut self, bench: &mut Bench<'_>) -> Result<(), Stop> {
+        if self.place.side_memory().is_none() || self.sides.is_some() {
+            return Ok(());
+        }
+        let error = |reason| Stop::Cell(CellError::new(ErrorKind::Skipped, format!("the sides: {reason}")));
+        if let [.., last] = &self.not_found[..]
+            && self.not_found.len() > RESTARTS_MAX as usize
+        {
+            return Err(error(format!("given up after {} failures; the last: {last}", self.not_found.len())));
+        }
+        match bench.machine.find_sides(bench.launcher) {
+            Ok(sides) => {
+                self.sides = Some(sides);
+                Ok(())
+            }
+            Err(reason) => {
+                self.not_found.push(reason.clone());
+                // Ctrl-C ends who looks as well. Nobody runs who could say anything else.
+                let now = bench.channel.now();
+                let is_over = bench.channel.hear(now) == Heard::Interrupted;
+                Err(if is_over { Stop::Interrupted } else { error(reason) })
+            }
         }
     }
 
@@ -487,12 +499,12 @@ impl Stage {
     }
 
     /// What puts a tenant with a process of its own into its part.
-    fn part(&self, bench: &Bench<'_>, class: Class) -> Result<Option<(String, String)>, String> {
+    fn part(&self, bench: &Bench<'_>, class: Class) -> Result<Vec<(String, String)>, String> {
         let ls = class == Class::LatencySensitive;
-        let variable = |name: &str, value: String| Some((name.to_owned(), value));
+        let variable = |name: &str, value: String| vec![(name.to_owned(), value)];
         Ok(match &self.place.setting {
             // A node's tenants find it in their environment.
-            Setting::None | Setting::ShimSms(..) | Setting::Node(_) => None,
+            Setting::None | Setting::ShimSms(..) | Setting::Node(_) => Vec::new(),
             Setting::Percent(of_ls, of_be) => {
                 let percent = if ls { of_ls } else { of_be };
                 variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent.to_string())
@@ -503,6 +515,10 @@ impl Stage {
             Setting::Sms(..) => {
                 let [of_ls, of_be] = self.groups(bench)?;
                 variable(SM_GROUPS, if ls { of_ls } else { of_be })
+            }
+            Setting::Side(memory) => {
+                let sides = self.sides.as_ref().ok_or("the sides are not known")?;
+                sides.environment(class, *memory)
             }
         })
     }

@@ -115,7 +115,7 @@ pub enum LayoutError {
 }
 
 /// SMs in the groups that the driver splits them into.
-const GROUP: u32 = 2;
+pub(crate) const GROUP: u32 = 2;
 
 /// The wall `partywall` as it is built around programs as they are: what a node is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -200,6 +200,7 @@ impl Command {
             Self::Run(arguments) => Some(arguments.gpu.gpu.as_ref()),
             Self::Up(arguments) => Some(arguments.gpu.gpu.as_ref()),
             Self::Vram { command: VramCommand::Map(arguments) } => Some(arguments.look.gpu.gpu.as_ref()),
+            Self::Vram { command: VramCommand::Known(arguments) } => Some(arguments.gpu.gpu.as_ref()),
             Self::Vram { command: VramCommand::Interfere(arguments) } => {
                 Some(arguments.look.gpu.gpu.as_ref())
             }

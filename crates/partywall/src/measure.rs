@@ -140,12 +140,13 @@ fn write(record: &Record, folder: Option<&Path>) -> Result<Vec<PathBuf>, Failure
     }
 }
 
-/// What a node of a measurement puts around programs.
+/// What a measurement puts around programs, or has them load.
 fn preload() -> Preload {
     let shim = tenants::shim().map_err(|failure| failure.to_string());
+    let side = tenants::side_library().map_err(|failure| failure.to_string());
     let others =
         tenants::variable(partywall_node::environment::PRELOAD).and_then(|text| text.into_string().ok());
-    Preload { shim, others }
+    Preload { shim, others, side }
 }
 
 /// The machine's first GPU that programs can use.

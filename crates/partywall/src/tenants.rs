@@ -26,6 +26,9 @@ pub(crate) mod walls;
 /// The library that is preloaded into tenants.
 const SHIM: &str = "partywall_shim";
 
+/// The library that gives programs memory of a side of the chip.
+const SIDE: &str = "partywall_side";
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
@@ -69,12 +72,22 @@ fn folder(which: &WhichNode) -> Result<Folder, Failure> {
 
 /// The library that stands between tenants and the GPU.
 pub(crate) fn shim() -> Result<PathBuf, Failure> {
+    library(SHIM, "no tenant is started")
+}
+
+/// The library that programs take memory of a side from.
+pub(crate) fn side_library() -> Result<PathBuf, Failure> {
+    library(SIDE, "no program has memory of one side")
+}
+
+/// The library of this name; `what` is so without it.
+fn library(name: &str, what: &str) -> Result<PathBuf, Failure> {
     let exe = std::env::current_exe().map_err(Failure::internal)?;
-    find_library(SHIM, &exe).map_err(|error| match error {
+    find_library(name, &exe).map_err(|error| match error {
         SoftError::NoLibrary { file, looked } => {
             let looked: Vec<String> = looked.iter().map(|folder| folder.display().to_string()).collect();
             let message =
-                format!("no tenant is started without {file}, which is in none of: {}", looked.join(", "));
+                format!("{what} without {file}, which is in none of: {}", looked.join(", "));
             let hint = "`cargo build` makes it beside the program, and an installed program has it in ../lib/partywall";
             Failure::machine(message, Some(hint.to_owned()))
         }

@@ -5,6 +5,7 @@ mod descriptors;
 mod interfere;
 mod kernels;
 mod known;
+mod looked;
 mod neighbour;
 mod ptxas;
 mod talk;
@@ -108,6 +109,7 @@ pub(crate) fn run(command: &VramCommand, gpu: Option<&SimulatedGpu>) -> Result<(
     match command {
         VramCommand::Map(arguments) => map(arguments, gpu),
         VramCommand::Interfere(arguments) => interfere::run(arguments, gpu),
+        VramCommand::Known(arguments) => looked::run(arguments),
         VramCommand::Neighbour => neighbour::run(),
         VramCommand::Rewrite(arguments) => kernels::rewrite(arguments),
         VramCommand::Ptxas(arguments) => ptxas::run(arguments),

@@ -107,7 +107,7 @@ fn the_machine_that_was_measured() {
     available(Wall::GreenContexts, &survey, "between processes under MPS");
     missing(Wall::MpsStatic, &survey, "this is R580", "R590");
     missing(Wall::Mig, &survey, "MIG is disabled", "`nvidia-smi mig -i 0 -cgi 3g.71gb,3g.71gb -C`");
-    missing(Wall::Sides, &survey, "partywall vram", "kernels built for it");
+    available(Wall::Sides, &survey, "around programs that take part");
 }
 
 #[test]
@@ -221,7 +221,11 @@ fn mig_in_its_states() {
 fn sides_by_what_the_catalogue_knows() {
     let sides = |sides| changed(|survey| survey.gpus[0].sides = sides);
     missing(Wall::Sides, &sides(Some(1)), "one side", "H200");
-    missing(Wall::Sides, &sides(None), "not known", "later version");
+    missing(Wall::Sides, &sides(None), "not known", "partywall vram map");
+    let without = changed(|survey| survey.mps.control = None);
+    missing(Wall::Sides, &without, "nvidia-cuda-mps-control is not on the PATH", "driver");
+    let old = changed(|survey| survey.driver.cuda = Some(CudaVersion::new(12, 2)));
+    missing(Wall::Sides, &old, "this driver has 12.2", "R550");
 }
 
 #[test]

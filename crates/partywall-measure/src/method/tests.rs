@@ -1,6 +1,7 @@
 //! The method with tenants in memory on a clock that only moves when somebody waits.
 
 mod fake;
+mod sides;
 
 use fake::{Behaviour, Fake, FakeMachine, Fault, bench, plan};
 

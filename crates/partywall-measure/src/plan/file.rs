@@ -482,6 +482,10 @@ impl Reader<'_> {
                     let span = self.found.places().value(&at("together"));
                     let help = "use walls with a process for each tenant";
                     self.found.report(span, "more than two tenants cannot share a process", help);
+                } else if text.together && place.wall == Wall::Sides && ls.len().max(be.len()) > 1 {
+                    let span = self.found.places().value(&at("together"));
+                    let help = "name one of each class, or leave `together` out";
+                    self.found.report(span, "a side has one tenant at work at a time", help);
                 } else if text.together {
                     pairs.extend(pair(&ls, &be));
                 } else {

@@ -34,6 +34,27 @@ pub enum Setting {
     Node(NodeSetting),
     /// UUIDs of MIG instances: `MIG-…/MIG-…`.
     Instances(String, String),
+    /// What memory the tenants on the SMs of a side have: `private`, `plain`. Each takes part by itself.
+    Side(SideMemory),
+}
+
+/// The memory of a tenant on the SMs of a side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SideMemory {
+    /// Of the same side, in pages of which nobody has the other half: `private`.
+    Private,
+    /// As the driver gives it, on both sides: `plain`. What Green Contexts do by themselves on these SMs.
+    Plain,
+}
+
+impl SideMemory {
+    /// As it is written.
+    pub const fn id(self) -> &'static str {
+        match self {
+            Self::Private => "private",
+            Self::Plain => "plain",
+        }
+    }
 }
 
 impl Place {
@@ -75,7 +96,7 @@ impl Place {
     /// Whether the tenants are clients of an MPS daemon.
     pub fn has_mps(&self) -> bool {
         match (self.wall, &self.setting) {
-            (Wall::Mps | Wall::MpsPercentage, _) => true,
+            (Wall::Mps | Wall::MpsPercentage | Wall::Sides, _) => true,
             (Wall::GreenContexts, _) => self.processes == Processes::Separate,
             (_, Setting::Node(node)) => node.mps,
             _ => false,
@@ -89,6 +110,19 @@ impl Place {
             Setting::ShimSms(ls, be) => Some(NodeSetting::sets_alone(*ls, *be)),
             _ => None,
         }
+    }
+
+    /// The memory that tenants on a side have, where the wall is of sides.
+    pub const fn side_memory(&self) -> Option<SideMemory> {
+        match self.setting {
+            Setting::Side(memory) => Some(memory),
+            _ => None,
+        }
+    }
+
+    /// Whether tenants are started one after the other: memory of a side is found by timing, which others at work disturb.
+    pub fn starts_in_turn(&self) -> bool {
+        self.side_memory() == Some(SideMemory::Private)
     }
 
     /// Whether a GPU fault of one tenant ends the others.
@@ -143,19 +177,30 @@ impl Setting {
                 }
                 _ => Err(format!("{shown} names no two instances; write setting = \"MIG-uuid/MIG-uuid\"")),
             },
-            Wall::Exclusive | Wall::MpsStatic | Wall::Sides => Err(unmeasurable(wall.id())),
+            Wall::Sides => {
+                let memory =
+                    [SideMemory::Private, SideMemory::Plain].into_iter().find(|one| one.id() == text);
+                memory.map(Self::Side).ok_or_else(|| {
+                    format!(
+                        "{shown} says nothing about the memory on a side; write setting = \"private\" for memory of that side alone, or \
+                         \"plain\" for memory as it is"
+                    )
+                })
+            }
+            Wall::Exclusive | Wall::MpsStatic => Err(unmeasurable(wall.id())),
         }
     }
 }
 
 /// The walls that can be measured, in the order in which they are listed to people.
-const MEASURABLE: [Wall; 7] = [
+const MEASURABLE: [Wall; 8] = [
     Wall::TimeSlicing,
     Wall::Mps,
     Wall::MpsPercentage,
     Wall::GreenContexts,
     Wall::StreamPriority,
     Wall::Mig,
+    Wall::Sides,
     Wall::Partywall,
 ];
 
@@ -188,6 +233,7 @@ impl fmt::Display for Setting {
             Self::ShimSms(ls, be) => write!(f, "{ls}/{be} shim"),
             Self::Node(node) => node.fmt(f),
             Self::Instances(ls, be) => write!(f, "{ls}/{be}"),
+            Self::Side(memory) => f.write_str(memory.id()),
         }
     }
 }

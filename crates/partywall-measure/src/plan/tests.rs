@@ -84,6 +84,33 @@ fn settings_of_a_node_are_words_and_come_back_as_written() {
 }
 
 #[test]
+fn memory_of_a_side_is_private_or_plain() {
+    for (text, memory, in_turn) in
+        [("private", SideMemory::Private, true), ("plain", SideMemory::Plain, false)]
+    {
+        let place = Place::parse(Wall::Sides, text, None).unwrap();
+        assert_eq!(place.to_string(), format!("sides {text}"));
+        assert_eq!((place.side_memory(), place.starts_in_turn()), (Some(memory), in_turn));
+        assert!(place.has_mps() && place.has_alone() && place.shares_faults() && place.node().is_none());
+        assert_eq!(Place::parse(Wall::Sides, &place.setting.to_string(), Some(place.processes)), Ok(place));
+        let one = Place::parse(Wall::Sides, text, Some(Processes::One)).unwrap_err();
+        assert!(one.contains("`sides` needs processes = \"separate\""), "{one}");
+    }
+    for text in ["", "paired", "66/66", "Private"] {
+        assert!(Place::parse(Wall::Sides, text, None).unwrap_err().contains("nothing about the memory"));
+    }
+    let third = "[[tenant]]\nname = \"c\"\nclass = \"best-effort\"\nbuilt_in = \"l2\"\n";
+    let together = |more: &str| {
+        format!(
+            "{TENANTS}{third}[[pair]]\nwalls = [{{ wall = \"sides\", setting = \"plain\" }}]\ntogether = true\n{more}"
+        )
+    };
+    assert!(wrong(&together("")).contains("a side has one tenant at work at a time"));
+    let two = Plan::parse(&together("be = [\"c\"]\n"), "plan.toml", "plan").unwrap();
+    assert_eq!((two.pairs.len(), two.pairs[0].beside.len()), (1, 0));
+}
+
+#[test]
 fn a_duty_is_for_latency_sensitive_tenants() {
     let tenants =
         |load: &str| TENANTS.replacen("built_in", &format!("load = {load}\nbuilt_in"), 1) + "[[pair]]\n";
@@ -183,7 +210,11 @@ fn mistakes_are_shown_where_they_are() {
     );
     assert!(walls("{ wall = \"mps-percentage\", setting = \"0/50\" }").contains("write setting = \"50/50\""));
     assert!(walls("{ wall = \"green-contexts\" }").contains("write setting = \"64/68\""));
-    assert!(walls("{ wall = \"sides\" }").contains("cannot be measured by this version"));
+    assert!(
+        walls("{ wall = \"sides\" }")
+            .contains("write setting = \"private\" for memory of that side alone, or \"plain\"")
+    );
+    assert!(walls("{ wall = \"mps-static\" }").contains("cannot be measured by this version"));
     assert!(
         walls("{ wall = \"mps\", processes = \"one\" }").contains("`mps` needs processes = \"separate\"")
     );
@@ -218,8 +249,7 @@ fn a_plan_can_be_restricted_to_what_it_has() {
 
 #[test]
 fn what_is_offered_can_be_planned() {
-    let offer =
-        "choose one of time-slicing, mps, mps-percentage, green-contexts, stream-priority, mig, partywall";
+    let offer = "choose one of time-slicing, mps, mps-percentage, green-contexts, stream-priority, mig, sides, partywall";
     assert_eq!(measurable("foo").unwrap_err(), format!("`foo` is no wall; {offer}"));
     for wall in Wall::ALL {
         // The setting of the ones that need one is what is wrong here, not the wall.

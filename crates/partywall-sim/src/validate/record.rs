@@ -15,7 +15,7 @@ use partywall_core::wall::Wall;
 use serde::Deserialize;
 
 use super::{GEMM, LeftOut, Pair, ROWS_MAX, Rank, ReadError, Recording, STREAM, Tenant, program};
-use crate::layout::NodeText;
+use crate::layout::{GROUP, NodeText};
 use crate::load::Load;
 use crate::params::Params;
 
@@ -198,7 +198,7 @@ impl<'r> Reader<'r> {
             return Err(Unusable::LeftOut("more than two tenants".to_owned()));
         }
         // Alone on the whole GPU without anything is what time-slicing is to a tenant without neighbours.
-        let wall = if cell.kind == CellKind::Solo { Wall::TimeSlicing } else { cell.wall };
+        let mut wall = if cell.kind == CellKind::Solo { Wall::TimeSlicing } else { cell.wall };
         // Whether there is a model at all comes first: it says more than what is missing in one cell.
         let tenant = |name: &Option<String>| name.as_deref().map(|name| self.known(name)).transpose();
         let (ls, be) = (tenant(&cell.ls)?, tenant(&cell.be)?);
@@ -208,6 +208,14 @@ impl<'r> Reader<'r> {
         let [ls_share, be_share] = match &node {
             Some(node) => node.shares(),
             None => shares(cell)?,
+        };
+        let [ls_share, be_share] = match self.plain_side(cell, wall)? {
+            // With memory as it is, sides are Green Contexts on certain SMs.
+            Some(share) => {
+                wall = Wall::GreenContexts;
+                [Some(share); 2]
+            }
+            None => [ls_share, be_share],
         };
         let paced = |(tenant, result): (Tenant, &'r TenantResult)| {
             let solo_ms = self.solo_ms(&tenant, &result.tenant);
@@ -244,6 +252,25 @@ impl<'r> Reader<'r> {
             ls: ls.map(|(tenant, _)| tenant),
             be: be.map(|(tenant, _)| tenant),
         })
+    }
+
+    /// The SMs of both tenants on sides with memory as it is: half of all, though which are on a side differs a little between chips; `None`
+    /// behind other walls, and where memory has a side as well.
+    fn plain_side(&self, cell: &CellRecord, wall: Wall) -> Result<Option<Share>, Unusable> {
+        if wall != Wall::Sides {
+            return Ok(None);
+        }
+        let (sms, sides) = (self.gpu.sms.value, self.gpu.sides.value);
+        match cell.setting.as_str() {
+            _ if sides < 2 => {
+                Err(Unusable::LeftOut("the catalogue knows no two sides of this GPU".to_owned()))
+            }
+            "private" => Ok(None),
+            "plain" => Ok(Some(Share::Sms(SmCount(sms / sides / GROUP * GROUP)))),
+            other => {
+                Err(Unusable::Damaged(format!("`{wall}` is set to `{other}`; expected `private` or `plain`")))
+            }
+        }
     }
 
     /// One pass of a network alone on the whole GPU, from the record's own cell of it.
@@ -305,6 +332,8 @@ impl TenantRecord {
                 "decode" => format!("decode-b{batch}"),
                 "stream" => STREAM.to_owned(),
                 "gemm" => GEMM.to_owned(),
+                // Kernels of Triton's alone: another program than the one of that name that was profiled.
+                "compiled" => format!("compiled-{}-b{batch}", words.next()?),
                 _ => return None,
             })
         });

@@ -25,6 +25,11 @@ pub enum VramCommand {
     /// is the time beside the neighbour, divided by the time alone in the same partition. What was read and copied is checked. On a
     /// simulated GPU everything is done the same way, and the figures mean nothing. No setting is changed.
     Interfere(InterfereArguments),
+    /// Say where the sides are, for programs: what the wall `sides` of `partywall measure` starts.
+    ///
+    /// Prints JSON: the bits of an address that turn the side, and the sides of SMs. The exit status is 1 where the GPU has one side.
+    #[command(hide = true)]
+    Known(KnownArguments),
     /// Be one of the two: what `interfere` starts.
     #[command(hide = true)]
     Neighbour,
@@ -95,6 +100,23 @@ pub struct LookArguments {
     /// Print as JSON: all that was found out.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `partywall vram known`.
+#[derive(Debug, Args)]
+pub struct KnownArguments {
+    /// The GPU.
+    #[command(flatten)]
+    pub gpu: GpuChoice,
+    /// Which device, as CUDA counts them.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub device: u32,
+    /// Do not use what was found out about this GPU before.
+    #[arg(long)]
+    pub fresh: bool,
+    /// Which addresses are looked at follows from this.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
 }
 
 /// `partywall vram interfere`.

@@ -226,8 +226,8 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
         &["`foo` is no wall; choose one of time-slicing, mps, "],
     );
     refused(
-        &["measure", "--pretend", "--walls", "mps,sides"],
-        &["`sides` cannot be measured", "choose one of time"],
+        &["measure", "--pretend", "--walls", "mps,mps-static"],
+        &["`mps-static` cannot be measured", "choose one of time"],
     );
     refused(&["measure", "--pretend", "--seconds", "0"], &["--seconds 0 is out of range"]);
     refused(&["measure", "--pretend", "--time-limit", "0s"], &["--time-limit 0s", "such as 30min"]);
@@ -257,6 +257,37 @@ fn without_gpu_it_says_what_is_missing() {
             && message.contains("demo"),
         "{message}"
     );
+    nothing_left(&scratch);
+}
+
+#[test]
+fn sides_are_rehearsed_and_shown() {
+    let scratch = Scratch::new("measure-sides");
+    let file = format!("{}/sides.toml", crate::recorded("workloads/plans"));
+    let arguments =
+        ["--pretend", "--plan", &file, "--seconds", "0.05", "--requests", "30", "--out", "out", "--json"];
+    let record = json(&measure(&scratch, &arguments));
+    let rows = record["rows"].as_array().unwrap();
+    // Two networks beside two neighbours, with memory of a side and with memory as it is.
+    assert_eq!(rows.len(), 8);
+    for row in rows {
+        assert_eq!((&row["wall"], &row["error"]), (&"sides".into(), &serde_json::Value::Null), "{row}");
+    }
+    let count = |kind: &str, setting: &str| {
+        let of = |cell: &&serde_json::Value| cell["kind"] == kind && cell["setting"] == setting;
+        record["cells"].as_array().unwrap().iter().filter(of).count()
+    };
+    assert_eq!((count("alone", "private"), count("alone", "plain"), count("solo", "")), (2, 2, 4));
+    let names: Vec<&String> = record["summary"].as_object().unwrap().keys().collect();
+    assert!(names.iter().any(|name| *name == "gpt-b1.mixer.sides.private"), "{names:?}");
+    let written = scratch.0.join("out/sides.json").display().to_string();
+    let shown =
+        partywall(&["measure", "show", &written, "--out", &scratch.0.join("page").display().to_string()]);
+    assert!(text(&shown.stdout).contains("sides private"), "{}", text(&shown.stderr));
+    let page = fs::read_to_string(scratch.0.join("page/sides.html")).unwrap();
+    assert!(page.contains("sides") && page.contains("plain"), "the page lacks the wall");
+    let again = partywall(&["measure", "compare", &written, &written]);
+    assert!(text(&again.stdout).contains("are the same"), "{}", text(&again.stderr));
     nothing_left(&scratch);
 }
 

@@ -1,6 +1,7 @@
 //! `--gpu sim:…`: the same commands on a simulated GPU, with real processes, real memory and modelled times.
 
 mod faults;
+mod sides;
 mod walls;
 
 use std::collections::BTreeMap;
@@ -54,7 +55,7 @@ fn a_doctor_finds_a_gpu_that_says_it_is_simulated() {
         let walls = report["walls"].as_array().unwrap();
         walls.iter().find(|wall| wall["id"] == id).unwrap()["state"].as_str().unwrap().to_owned()
     };
-    for wall in ["time-slicing", "mps", "mps-percentage", "green-contexts", "stream-priority"] {
+    for wall in ["time-slicing", "mps", "mps-percentage", "green-contexts", "stream-priority", "sides"] {
         assert_eq!(state(wall), "available", "{wall}");
     }
     assert_eq!(state("mig"), "not-available");

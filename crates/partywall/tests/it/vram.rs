@@ -71,6 +71,31 @@ fn what_cannot_be_looked_at_is_refused() {
     }
 }
 
+/// What programs are told.
+#[test]
+fn what_is_known_is_said_to_programs() {
+    let cache = tempfile::tempdir().unwrap();
+    let found = json(&vram("sim:h200", cache.path(), &["known"]));
+    let keys: Vec<&String> = found.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["gpu", "groups", "known", "of_sides", "simulated", "sms_per_group"]);
+    assert_eq!((&found["groups"], &found["sms_per_group"]), (&66.into(), &2.into()));
+    assert_eq!((&found["simulated"], &found["known"]["mask"]), (&true.into(), &0xab000.into()));
+    let of = |first: usize| (0..33).map(|at| (2 * at + first).to_string()).collect::<Vec<_>>().join(",");
+    assert_eq!(found["of_sides"], serde_json::json!([of(0), of(1)]));
+    let groups = found["known"]["scale"]["groups"].as_array().unwrap();
+    assert_eq!(
+        (groups.len(), &groups[0]["side"], &groups[1]["side"]),
+        (66, &"first".into(), &"second".into())
+    );
+    // What was found is kept, for the next and for `map`, and checked.
+    assert_eq!(json(&vram("sim:h200", cache.path(), &["known"])), found);
+    assert_eq!(json(&map_with("sim:h200", cache.path(), &["--json"]))["cache"], "used");
+
+    let one = vram("sim:l40s", cache.path(), &["known"]);
+    assert_eq!((one.status.code(), text(&one.stdout)), (Some(1), String::new()));
+    assert!(text(&one.stderr).contains("has one side, as far as can be told"), "{}", text(&one.stderr));
+}
+
 #[test]
 fn what_was_found_before_is_used_and_what_is_wrong_is_thrown_away() {
     let cache = tempfile::tempdir().unwrap();

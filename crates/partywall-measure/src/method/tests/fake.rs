@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::rc::Rc;
 
 use partywall_core::units::Nanos;
@@ -12,6 +13,7 @@ use crate::load::Schedule;
 use crate::plan::{self, NodeSetting, Place, Plan};
 use crate::protocol::{CHECK_OK, Done, Failed, FromTenant, Line, PROTOCOL, Ready, Request, Run, ToTenant};
 use crate::record::{CellError, ErrorKind, GpuSample, NodeRecord};
+use crate::sides::{Looked, Sides};
 use crate::stage::{Bench, Launcher, Machine, Mps, Node, Split};
 use crate::tenant::{Channel, Heard, Launch, ProcessId};
 
@@ -126,6 +128,11 @@ impl Fake {
     /// Interrupts after somebody has listened so many times.
     pub(super) fn interrupt_after(&mut self, listened: u64) {
         self.interrupt = Some(listened);
+    }
+
+    /// How often somebody has listened, where it would have interrupted after so many times.
+    pub(super) fn heard_before(&self, after: u64) -> u64 {
+        self.interrupt.map_or(0, |left| after - left)
     }
 
     fn remove(&mut self, process: ProcessId) {
@@ -305,6 +312,10 @@ pub(super) struct FakeMachine {
     /// Its daemon has no clients.
     pub(super) deaf: bool,
     pub(super) without_mps: bool,
+    /// The sides are not found so often.
+    pub(super) blind: usize,
+    /// How often the sides were looked for.
+    pub(super) looked: usize,
     /// Daemons that were started.
     pub(super) started: usize,
     pub(super) running: Rc<Cell<usize>>,
@@ -333,6 +344,15 @@ impl Machine for FakeMachine {
         self.started += 1;
         self.running.set(self.running.get() + 1);
         Ok(Box::new(Daemon { number: self.started, deaf: self.deaf, running: Rc::clone(&self.running) }))
+    }
+    fn find_sides(&mut self, _: &Launcher) -> Result<Sides, String> {
+        assert_eq!(self.running.get(), 0, "an MPS daemon is there while the sides are looked for");
+        self.looked += 1;
+        if self.looked <= self.blind {
+            return Err("too much noise".to_owned());
+        }
+        let looked = Looked::pretended(Split { groups: 66, sms_per_group: 2 })?;
+        Sides::new(&looked, self.split(), Some(Path::new("/side.so")), &std::env::temp_dir())
     }
     fn start_node(&mut self, setting: &NodeSetting, _: Option<Contact>) -> Result<Box<dyn Node>, String> {
         Ok(Box::new(FakeNode { setting: setting.to_string(), deaf: self.deaf, held: 0, names: Vec::new() }))

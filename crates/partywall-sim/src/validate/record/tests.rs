@@ -130,6 +130,53 @@ fn programs_are_known_by_their_commands_whatever_they_are_called() {
 }
 
 #[test]
+fn sides_are_a_wall_of_the_model_and_plain_ones_are_green_contexts() {
+    let mut record = record();
+    let (net, stream) = ("resnet50-b1", "stream");
+    let both = || vec![result(net, Some(1.8), 600.0, Some(560.0)), result(stream, None, 3500.0, Some(31.0))];
+    let alone = || vec![result(net, Some(1.6), 600.0, Some(560.0))];
+    record["cells"] = json!([
+        cell("alone", "sides", "private", Some(net), None, alone()),
+        cell("corun", "sides", "private", Some(net), Some(stream), both()),
+        cell("alone", "sides", "plain", Some(net), None, alone()),
+        cell("corun", "sides", "plain", Some(net), Some(stream), both()),
+    ]);
+    let recording = parsed(&record);
+    assert_eq!((recording.cells, &recording.left_out), (vec![0, 1, 2, 3], &Vec::new()));
+    let share = |tenant: &Option<Tenant>| tenant.as_ref().and_then(|tenant| tenant.share);
+    let half = Some(Share::Sms(SmCount(66)));
+    for (pair, (wall, expected)) in recording.pairs.iter().zip([
+        (Wall::Sides, None),
+        (Wall::Sides, None),
+        (Wall::GreenContexts, half),
+        (Wall::GreenContexts, half),
+    ]) {
+        assert_eq!((pair.wall, share(&pair.ls)), (wall, expected));
+        assert_eq!(share(&pair.be), expected.filter(|_| pair.be.is_some()));
+        let effort = Effort { requests: 200, ..Effort::default() };
+        let gpu = Catalogue::builtin().unwrap().get("h200").unwrap();
+        let compared = simulate(pair, gpu, &Params::default(), effort).unwrap();
+        assert!(compared.error_p50().is_some_and(f64::is_finite), "{wall}");
+    }
+    record["cells"][0]["setting"] = "66/66".into();
+    let error = parse_record(&record.to_string(), "r.json").unwrap_err().to_string();
+    assert!(error.contains("cells[0]: `sides` is set to `66/66`; expected `private` or `plain`"), "{error}");
+    record["cells"][0]["setting"] = "private".into();
+    record["environment"]["gpu"]["id"] = "l40s".into();
+    let reasons: Vec<String> = parsed(&record).left_out.into_iter().map(|one| one.why).collect();
+    assert_eq!(reasons[1], "the catalogue knows no two sides of this GPU");
+}
+
+#[test]
+fn a_program_of_triton_alone_is_not_the_one_that_was_profiled() {
+    let mut record = record();
+    record["tenants"][0]["command"] =
+        json!(["python3", "workloads/torch/tenant.py", "compiled", "resnet18", "--batch", "1"]);
+    let left_out = parsed(&record).left_out;
+    assert_eq!(left_out[0].why, "no recorded profile of `resnet50-b1`");
+}
+
+#[test]
 fn cells_without_a_model_are_named_with_the_reason() {
     let mut record = record();
     record["cells"].as_array_mut().unwrap().push(json!({"wall": "mps", "setting": "", "processes": "one",
