@@ -11,7 +11,8 @@
 //!   nothing but the translation of every address keeps the two apart: so only for tenants whose every kernel is translated and fenced.
 //!
 //! A program sees an arena at addresses that are reserved and have nothing behind them: an access that was not translated is a fault, and
-//! changes nothing of a neighbour's.
+//! changes nothing of a neighbour's. Runtimes that ask the driver about each pointer, as Triton's does, take such addresses for wrong ones. For
+//! them an arena is seen where it is mapped ([`Arena::in_place`]).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,16 +20,19 @@ use std::sync::Arc;
 use partywall_core::units::Bytes;
 use partywall_driver::kernels::{Colored, Direction, Kernels, Linear, Part, QUAD_BYTES, Range, Shape};
 use partywall_driver::vmm::{AddressRange, PhysicalMemory};
-use partywall_driver::{Context, DeviceBuffer, DriverError, PinnedBuffer, Stream};
+use partywall_driver::{DeviceBuffer, DriverError, PinnedBuffer, Stream};
 
 use crate::address::{OFFSET_BITS, PAGE_BYTES};
 use crate::allocator::{Allocator, AllocatorError};
 use crate::coloring::{Coloring, ColoringError};
-use crate::pages::{PagesError, Source, mapped};
+use crate::pages::{ALIGNMENT, PagesError, Source, mapped};
 use crate::sides::{Side, Sides};
 
 /// Pinned memory that copies pass through.
 const STAGING: Bytes = Bytes(8 << 20);
+
+/// Places at such multiples are the cheapest to translate ([`crate::ptx`]).
+const CHEAPEST: Bytes = Bytes(1 << 32);
 
 /// Blocks and threads of copies: enough for the link to the host, and for most of the memory's rate.
 const COPY: (u32, u32) = (128, 256);
@@ -73,12 +77,20 @@ pub struct Block {
     pub bytes: u64,
 }
 
+/// Whose the pages are, and by which addresses they are seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    Private,
+    InPlace,
+    Paired,
+}
+
 /// Memory on one side.
 #[derive(Debug)]
 pub struct Arena {
     buffer: DeviceBuffer,
-    /// Addresses by which programs see it.
-    seen: AddressRange,
+    /// Addresses by which programs see it; `None` where these are the buffer's.
+    _seen: Option<AddressRange>,
     coloring: Coloring,
     side: Side,
     paired: bool,
@@ -94,7 +106,16 @@ impl Arena {
     /// # Errors
     /// Where there is not so much memory, or pages cannot be told apart; so for all the following.
     pub fn private(source: &Source, side: Side, bytes: Bytes) -> Result<Self, ArenaError> {
-        Self::of(source, side, in_turn(source, bytes, false)?, false)
+        Self::of(source, side, in_turn(source, bytes, false)?, Sharing::Private)
+    }
+
+    /// The same, seen where it is mapped: its addresses are such that the driver knows, and the first half of those of the mapping. What is accessed
+    /// without translation is then no fault, but some other byte of the arena's pages.
+    ///
+    /// # Errors
+    /// As [`Arena::private`].
+    pub fn in_place(source: &Source, side: Side, bytes: Bytes) -> Result<Self, ArenaError> {
+        Self::of(source, side, in_turn(source, bytes, false)?, Sharing::InPlace)
     }
 
     /// An arena whose pages another process can have the other half of.
@@ -102,7 +123,7 @@ impl Arena {
     /// # Errors
     /// As [`Arena::private`].
     pub fn paired(source: &Source, side: Side, bytes: Bytes) -> Result<Self, ArenaError> {
-        Self::of(source, side, in_turn(source, bytes, true)?, true)
+        Self::of(source, side, in_turn(source, bytes, true)?, Sharing::Paired)
     }
 
     /// What stands for the pages in another process, in their order.
@@ -122,27 +143,35 @@ impl Arena {
         let context = source.device.primary()?;
         let size = Bytes(u64::from(PAGE_BYTES));
         let pages = files.iter().map(|file| PhysicalMemory::import(&context, file, size));
-        Self::of(source, side, pages.collect::<Result<_, _>>()?, true)
+        Self::of(source, side, pages.collect::<Result<_, _>>()?, Sharing::Paired)
     }
 
-    fn of(source: &Source, side: Side, pages: Vec<PhysicalMemory>, paired: bool) -> Result<Self, ArenaError> {
+    fn of(
+        source: &Source,
+        side: Side,
+        pages: Vec<PhysicalMemory>,
+        sharing: Sharing,
+    ) -> Result<Self, ArenaError> {
         let context = source.device.primary()?;
         let length = Bytes(u64::from(PAGE_BYTES) * pages.len() as u64 / 2);
         if pages.is_empty() || !pages.len().is_multiple_of(2) {
             return Err(ArenaError::Size { bytes: length });
         }
-        let (sides, buffer) = source.look(mapped(&context, &pages)?)?;
+        let is_in_place = sharing == Sharing::InPlace;
+        let alignment = if is_in_place { CHEAPEST } else { ALIGNMENT };
+        let (sides, buffer) = source.look(mapped(&context, &pages, alignment)?)?;
         check_order(&sides)?;
-        let seen = reserved(&context, length)?;
+        let seen = if is_in_place { None } else { Some(AddressRange::reserve(&context, length, ALIGNMENT)?) };
+        let logical = seen.as_ref().map_or(buffer.address(), AddressRange::address);
         // Pages in turn: the address's bit above the offset is the constant.
         let mask = source.known.mask | 1 << OFFSET_BITS;
-        let coloring = Coloring::new(seen.address(), buffer.address(), length.0, mask, side == Side::Second)?;
+        let coloring = Coloring::new(logical, buffer.address(), length.0, mask, side == Side::Second)?;
         Ok(Self {
             buffer,
-            seen,
+            _seen: seen,
             coloring,
             side,
-            paired,
+            paired: sharing == Sharing::Paired,
             pages,
             allocator: Allocator::new(length.0),
             kernels: Arc::clone(&source.kernels),
@@ -205,7 +234,7 @@ impl Arena {
 
     /// The address by which translated kernels see a byte.
     pub fn address(&self, at: u64) -> u64 {
-        self.seen.address() + at
+        self.coloring.logical() + at
     }
 
     /// Allocates; from a multiple of `alignment` on, a power of two. What is in it is anything.
@@ -305,11 +334,6 @@ fn check_order(sides: &Sides) -> Result<(), ArenaError> {
         Some(page) => Err(ArenaError::Misplaced { page }),
         None => Ok(()),
     }
-}
-
-/// Addresses with nothing behind them, from where pairs of stretches can begin on.
-fn reserved(context: &Context, length: Bytes) -> Result<AddressRange, DriverError> {
-    AddressRange::reserve(context, length, Bytes(2 * u64::from(PAGE_BYTES)))
 }
 
 /// A copy in pieces that fit what they pass through: of the arena, and of the other side.

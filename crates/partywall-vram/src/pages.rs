@@ -94,6 +94,8 @@ impl Source {
             return Err(PagesError::Granularity { found });
         }
         let mut pages = Pages { by_side: [Vec::new(), Vec::new()], taken: 0 };
+        // Held until all are there, or the driver would hand out the same again.
+        let mut others = Vec::new();
         loop {
             let missing = pages.by_side.iter().map(|kept| pairs - kept.len() as u32).sum::<u32>();
             if missing == 0 {
@@ -103,7 +105,6 @@ impl Source {
                 let [first, second] = pages.by_side.map(|kept| kept.len());
                 return Err(PagesError::Uneven { taken: pages.taken, first, second, pairs });
             }
-            // What is not kept is held until the batch is done, or the driver would hand out the same again.
             let batch = (0..missing + SPARE.min(missing)).map(|_| {
                 let size = Bytes(u64::from(PAGE_BYTES));
                 if shared {
@@ -114,12 +115,10 @@ impl Source {
             });
             let batch = batch.collect::<Result<Vec<_>, _>>()?;
             pages.taken += batch.len() as u32;
-            let (sides, _) = self.look(mapped(&context, &batch)?)?;
+            let (sides, _) = self.look(mapped(&context, &batch, ALIGNMENT)?)?;
             for (page, side) in batch.into_iter().zip(sides.pages) {
                 let kept = &mut pages.by_side[usize::from(side == Side::Second)];
-                if kept.len() < pairs as usize {
-                    kept.push(page);
-                }
+                if kept.len() < pairs as usize { kept.push(page) } else { others.push(page) }
             }
         }
     }
@@ -135,13 +134,20 @@ impl Source {
     }
 }
 
-/// Pages one after the other, from a multiple of two pages on.
+/// Where pages are mapped from, unless there is a reason for more: a multiple of two of them.
+pub const ALIGNMENT: Bytes = Bytes(2 * PAGE_BYTES as u64);
+
+/// Pages one after the other, from a multiple of `alignment` on.
 ///
 /// # Errors
 /// What the driver returned.
-pub fn mapped(context: &Context, pages: &[PhysicalMemory]) -> Result<DeviceBuffer, DriverError> {
+pub fn mapped(
+    context: &Context,
+    pages: &[PhysicalMemory],
+    alignment: Bytes,
+) -> Result<DeviceBuffer, DriverError> {
     let page = u64::from(PAGE_BYTES);
-    let mut range = AddressRange::reserve(context, Bytes(page * pages.len() as u64), Bytes(2 * page))?;
+    let mut range = AddressRange::reserve(context, Bytes(page * pages.len() as u64), alignment)?;
     for (index, memory) in pages.iter().enumerate() {
         range.map(index as u64 * page, memory)?;
     }
