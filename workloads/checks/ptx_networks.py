@@ -3,7 +3,7 @@
 
     python3 workloads/checks/ptx_networks.py --partywall target/release/partywall --out networks.json
 
-Compiles the networks of `ptx_network_models.py` by `torch.compile`, with Triton for everything, twice: as they are, and with `partywall` in the
+Compiles the networks of `workloads/torch/triton_networks.py` by `torch.compile`, with Triton for everything, twice: as they are, and with `partywall` in the
 place of Triton's assembler. The second one has its weights, its input and all that it computes in an arena, half of whose memory (every
 other stretch, by the parity of address bits) must never be touched. Each is a process of its own. Outputs have to be equal to the last bit,
 and every kernel has to be one of Triton's. Times are taken in turn.
@@ -15,7 +15,6 @@ assembled for an H200. Prints a line for each network and a record as JSON. Exit
 import argparse
 import contextlib
 import json
-import math
 import os
 import re
 import subprocess
@@ -24,9 +23,10 @@ import tempfile
 import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "torch")]
 
 import ptx_gpu  # noqa: E402
+from inductor import SETTINGS, configure  # noqa: E402
 from ptx_gpu import Failed  # noqa: E402
 from ptx_rewrite import Lines, spread, write  # noqa: E402
 
@@ -34,22 +34,6 @@ from ptx_rewrite import Lines, spread, write  # noqa: E402
 PATIENCE_S = 400
 # One measurement takes at least this long.
 PIECE_MS = 20
-# What products and convolutions are cut into, where Inductor can.
-NEAR = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}
-SETTINGS = {
-    # In this process, where the arena is known.
-    "compile_threads": 1,
-    "max_autotune_gemm": True,
-    "max_autotune_gemm_backends": "TRITON",
-    "max_autotune_conv_backends": "TRITON",
-    # It would put attention of a library in the place of the one that is written out.
-    "pattern_matcher": False,
-    # What is measured to be chosen is measured with PyTorch's own kernels, and not always the same is chosen.
-    "deterministic": True,
-    "shape_padding": False,
-    "dynamic_scale_rblock": False,
-    "benchmark_epilogue_fusion": False,
-}
 # What a profiler puts among what the GPU does, and is none of it.
 OF_THE_PROFILER = re.compile(r"(Activity Buffer|Instrumentation|Resource|Command Buffer|Lazy Function|Runtime Triggered|(Context|Stream|Event) (Sync|Wait))")
 ALLOCATOR = """
@@ -81,36 +65,6 @@ def kernels(code):
     """Triton's kernels, and how often each is launched."""
     names = re.findall(r"^(triton_\w+) = async_compile\.triton", code, re.MULTILINE)
     return {name: len(re.findall(rf"^\s+{name}\.run\(", code, re.MULTILINE)) for name in names}
-
-
-def distance(description):
-    """How far a configuration is from the one that is wanted."""
-    found = dict(re.findall(r"(BLOCK_[MNK])=(\d+)", description))
-    return sum(abs(math.log2(int(found.get(name, 1)) / wanted)) for name, wanted in NEAR.items())
-
-
-def configure():
-    """One configuration for each kernel, Triton's wherever there is a choice; gives a list that generated code goes to."""
-    import torch._inductor.config as config
-    import torch._inductor.runtime.triton_heuristics as heuristics
-    from torch._inductor import select_algorithm
-    from torch._inductor.graph import GraphLowering
-
-    for name, value in SETTINGS.items():
-        if not hasattr(config, name):
-            raise Failed(f"this PyTorch has no setting torch._inductor.config.{name}")
-        setattr(config, name, value)
-
-    def nearest(choices):
-        ours = [choice for choice in choices if isinstance(choice, select_algorithm.TritonTemplateCaller)]
-        return sorted(ours, key=lambda choice: (distance(choice.description), choice.description))[:1] or choices
-
-    select_algorithm.add_preprocessing_fn(nearest)
-    tuned = heuristics.cached_autotune
-    heuristics.cached_autotune = lambda hints, configs, *rest, **more: tuned(hints, configs[:1], *rest, **more)
-    codes = []
-    GraphLowering.save_output_code = staticmethod(codes.append)
-    return codes
 
 
 def description(codes):
@@ -183,7 +137,7 @@ class Child:
     def __init__(self, name, kind, folder):
         import torch
 
-        import ptx_network_models
+        import triton_networks
 
         self.torch, self.kind, self.folder = torch, kind, folder
         self.arena = Arena(folder) if kind == "arena" else None
@@ -191,7 +145,7 @@ class Child:
             # Read by the assembler's script at each call.
             os.environ["PARTYWALL_ARENA"] = ptx_gpu.order(self.arena.base)
         self.codes = configure()
-        self.network, self.given = ptx_network_models.made(name)
+        self.network, self.given = triton_networks.made(name)
         place = self.arena.placed if self.arena else lambda tensor: tensor.cuda()
         for module in self.network.modules():
             for key, value in module._parameters.items():

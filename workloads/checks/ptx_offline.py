@@ -78,9 +78,9 @@ def compiled(name, configure):
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.decomposition import select_decomp_table
 
-    import ptx_network_models
+    import triton_networks
 
-    network, given = ptx_network_models.made(name)
+    network, given = triton_networks.made(name)
     mode = FakeTensorMode()
 
     def like(tensor):

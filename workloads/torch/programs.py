@@ -28,6 +28,8 @@ IMAGES = (
 )
 TEXTS = ("bert_base", "gpt2")
 NETWORKS = (*IMAGES, *TEXTS)
+# Of `triton_networks`.
+OF_TRITON = ("gpt", "mixer", "resnet18", "stream")
 TEXT_TOKENS = 128
 GIB = 1 << 30
 GEMM_SIZE = 8192

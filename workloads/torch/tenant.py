@@ -48,6 +48,11 @@ def arguments(words: list[str]) -> argparse.Namespace:
     decode.add_argument("--batch", type=positive(BATCH_MAX), default=1, metavar="N")
     decode.add_argument("--eager", action="store_true", help="launch kernel by kernel instead of a CUDA graph")
     decode.add_argument("--context", type=positive(CONTEXT_MAX), default=programs.CONTEXT, metavar="N", help="positions")
+    compiled = commands.add_parser("compiled", help="a network of Triton's kernels alone, on one side of the chip behind the wall `sides`")
+    compiled.add_argument("name", choices=programs.OF_TRITON, metavar="NAME", help=", ".join(programs.OF_TRITON))
+    compiled.add_argument("--batch", type=positive(BATCH_MAX), metavar="N")
+    compiled.add_argument("--eager", action="store_true", help="launch kernel by kernel instead of a CUDA graph")
+    compiled.add_argument("--evict-first", action="store_true", help="on a side: what is accessed leaves the L2 first, as best-effort tenants should have it")
     commands.add_parser("stream", help="copies of 1 GiB within the GPU's memory")
     gemm = commands.add_parser("gemm", help="products of two square bf16 matrices")
     gemm.add_argument("--size", type=positive(SIZE_MAX), default=programs.GEMM_SIZE, metavar="N", help="rows and columns")
@@ -62,10 +67,14 @@ def set_up(chosen: argparse.Namespace) -> programs.Program:
     if chosen.fake:
         groups = os.environ.get(GROUPS_VARIABLE)
         about = {"sms": str(2 * len(parse_groups(groups)))} if groups else {}
-        return programs.fake(" ".join(map(str, vars(chosen).values())), getattr(chosen, "batch", 1), about)
+        return programs.fake(" ".join(map(str, vars(chosen).values())), getattr(chosen, "batch", None) or 1, about)
     gpu = start()
     if chosen.program == "network":
         return programs.open_model(gpu, chosen.name, eager=chosen.eager).program(chosen.batch)
+    if chosen.program == "compiled":
+        from compiled import compiled
+
+        return compiled(gpu, chosen.name, chosen.batch, chosen.eager, chosen.evict_first)
     if chosen.program == "decode":
         return programs.decoder(gpu, chosen.context, chosen.eager).program(chosen.batch)
     if chosen.program == "stream":

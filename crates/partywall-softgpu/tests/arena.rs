@@ -185,11 +185,11 @@ fn a_tenant_keeps_to_its_side_and_what_it_reads_adds_up() {
         }
     }
     // A load changes what it writes to, and what is read then does not add up.
-    tenant.start((Access::Read, true), 32, View::Colored, true).unwrap();
+    tenant.start((Access::Read, true), (tenant.sms(), 32), View::Colored, true).unwrap();
     tenant.stop().unwrap();
     assert!(tenant.worked().unwrap() > Bytes::ZERO);
     assert!(tenant.measure(Work::Passes, View::Colored, 32, 1, &clock).is_ok());
-    tenant.start((Access::ReadWrite, false), 32, View::Colored, true).unwrap();
+    tenant.start((Access::ReadWrite, false), (tenant.sms(), 32), View::Colored, true).unwrap();
     tenant.stop().unwrap();
     let refused = tenant.measure(Work::Passes, View::Colored, 32, 1, &clock).unwrap_err();
     assert!(matches!(refused, TenantError::Sum { .. }), "{refused}");
@@ -262,7 +262,7 @@ fn pages_that_are_shared_are_only_seen_by_color() {
     let mut second = Tenant::new(&source, second, (data, REQUEST), None).unwrap();
     let refused = first.measure(Work::Passes, View::Uncolored, 32, 1, &clock).unwrap_err();
     assert!(matches!(refused, TenantError::Shared), "{refused}");
-    second.start((Access::Write, false), 32, View::Colored, true).unwrap();
+    second.start((Access::Write, false), (second.sms(), 32), View::Colored, true).unwrap();
     assert!(first.measure(Work::Requests, View::Colored, 32, 20, &clock).is_ok());
     assert_eq!(first.try_copies(1).unwrap(), 0);
     second.stop().unwrap();

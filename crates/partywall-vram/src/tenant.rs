@@ -381,25 +381,28 @@ impl Tenant {
         if found == expected { Ok(()) } else { Err(TenantError::Sum { found, expected }) }
     }
 
-    /// Begins to work through the data with so many threads on each SM, until it is stopped. `gentle`: looks at the host after each chunk, for a
-    /// simulated GPU.
+    /// Begins to work through the data with a block on each of so many SMs, and so many threads in it, until it is stopped. `gentle`: looks at
+    /// the host after each chunk, for a simulated GPU.
     ///
     /// # Errors
-    /// What the driver returned.
+    /// Where there are not so many SMs, or what the driver returned.
     pub fn start(
         &self,
         (access, evict_first): (Access, bool),
-        threads: u32,
+        (sms, threads): (u32, u32),
         view: View,
         gentle: bool,
     ) -> Result<(), TenantError> {
+        if !(1..=self.sms()).contains(&sms) {
+            return Err(TenantError::Sms { asked: sms, own: self.sms() });
+        }
         let LoadWords { go, progress } = &self.load;
         go.store_u32(0, 0)?;
         (0..u64::from(self.sms())).try_for_each(|block| progress.store_u32(4 * block, 0))?;
         let every = if gentle { 1 } else { LOOK_EVERY };
         let load = Load { access, evict_first, every, patience: LOAD_PATIENCE };
         let arena = (self.view(view)?, Range { at: self.data.at, bytes: self.data.bytes });
-        let shape = self.shape(threads)?;
+        let shape = Shape::new(sms, threads)?;
         self.arena.kernels().arena_stream(&self.stream, shape, arena, load, (go, progress))?;
         Ok(())
     }

@@ -50,6 +50,14 @@ pub enum TenantError {
     /// Not so many, or not so much.
     #[error("requests of {} launches of {}: from 1 to {LAUNCHES_MAX}, of whole KiB and no more than all data", .0.launches, .0.bytes)]
     Request(Request),
+    /// It has fewer, or none are asked for.
+    #[error("{asked} SMs were asked for; from 1 to {own} are there")]
+    Sms {
+        /// How many were asked for.
+        asked: u32,
+        /// How many there are.
+        own: u32,
+    },
     /// The other half is somebody else's.
     #[error("the other half of these pages is somebody else's: they can only be looked at by color")]
     Shared,

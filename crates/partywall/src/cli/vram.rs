@@ -143,6 +143,9 @@ pub struct InterfereArguments {
     /// Threads of the neighbour on each SM: with fewer it asks less of its side.
     #[arg(long, value_delimiter = ',', default_value = "1024", value_name = "LIST")]
     pub load_threads: Vec<u32>,
+    /// SMs of the neighbour, at most those of its side: with fewer it asks less of its side, and leaves SMs to others. Default: all of them.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub load_sms: Vec<u32>,
     /// Passes or requests behind each figure. Of fewer than 5000 there is no p99.
     #[arg(long, default_value_t = 5_000, value_name = "N")]
     pub requests: u32,

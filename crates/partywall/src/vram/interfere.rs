@@ -27,7 +27,7 @@ use crate::error::Failure;
 use crate::output;
 use crate::progress::{Lines, bar, say, stopwatch};
 use crate::tenants::variable;
-use record::{Record, Row, Summary};
+use record::{Record, Row, Summary, hold_against_most};
 use text::text;
 
 /// Memory by which the mask and the sides of SMs are found or checked, and fresh addresses for that.
@@ -92,7 +92,14 @@ fn measure(arguments: &InterfereArguments, asked: Option<&SimulatedGpu>) -> Resu
         let message = format!("{copied_wrong} bytes came back from an arena otherwise than they went there");
         return Err(Failure::machine(message, None));
     }
-    let rows = rows(arguments, &mut tenant, &mut load)?;
+    let load_sms = if arguments.load_sms.is_empty() { &[of_load.sms] } else { &arguments.load_sms[..] };
+    if let Some(wrong) = load_sms.iter().find(|sms| !(1..=of_load.sms).contains(*sms)) {
+        return Err(Failure::input(format!(
+            "--load-sms {wrong}: the neighbour's side has {} SMs",
+            of_load.sms
+        )));
+    }
+    let rows = rows(arguments, load_sms, &mut tenant, &mut load)?;
     load.end()?;
     tenant.end()?;
     daemon.stop().map_err(mps)?;
@@ -174,6 +181,7 @@ struct Cell {
 
 fn rows(
     arguments: &InterfereArguments,
+    load_sms: &[u32],
     tenant: &mut Neighbour,
     load: &mut Neighbour,
 ) -> Result<Vec<Row>, Failure> {
@@ -186,11 +194,12 @@ fn rows(
         .flat_map(|code| arguments.work.iter().map(move |work| (code, Work::from(*work))))
         .flat_map(|(code, work)| arguments.threads.iter().map(move |&threads| Cell { work, threads, code }))
         .collect();
-    let loads: Vec<(Load, u32)> = arguments
-        .loads
-        .iter()
-        .flat_map(|load| arguments.load_threads.iter().map(|&threads| (Load::from(*load), threads)))
-        .collect();
+    let shapes = || {
+        let sms = load_sms.iter().copied();
+        sms.flat_map(|sms| arguments.load_threads.iter().map(move |&threads| (sms, threads)))
+    };
+    let loads: Vec<(Load, (u32, u32))> =
+        arguments.loads.iter().flat_map(|load| shapes().map(|shape| (Load::from(*load), shape))).collect();
     let mut progress = Progress::new(views.len() * cells.len() * (1 + loads.len()));
     let mut rows = Vec::new();
     for &view in views {
@@ -207,8 +216,9 @@ fn rows(
             .iter()
             .map(|cell| measured(&mut progress, *cell, "alone"))
             .collect::<Result<Vec<Measured>, Failure>>()?;
-        for &(what, load_threads) in &loads {
-            done(load.tell(&Told::Start { load: what, view, threads: load_threads })?)?;
+        let first = rows.len();
+        for &(what, (sms, load_threads)) in &loads {
+            done(load.tell(&Told::Start { load: what, view, sms, threads: load_threads })?)?;
             pause(WARM_UP);
             let before = worked(load)?;
             pause(ALONE);
@@ -224,6 +234,7 @@ fn rows(
                     threads_per_sm: cell.threads,
                     code_place: cell.code,
                     load: what.name(),
+                    load_sms: sms,
                     load_threads_per_sm: load_threads,
                     alone: *alone,
                     beside,
@@ -233,10 +244,12 @@ fn rows(
                     load_alone_gb_s,
                     load_beside_gb_s,
                     load_kept: load_beside_gb_s / load_alone_gb_s,
+                    load_kept_of_most: 0.0,
                 });
             }
             done(load.tell(&Told::Stop)?)?;
         }
+        hold_against_most(&mut rows[first..]);
     }
     Ok(rows)
 }

@@ -76,9 +76,9 @@ fn obey(tenant: &mut Option<(Tenant, bool)>, told: Told, clock: &dyn Fn() -> Nan
             let taken = tenant.measure(work.into(), view.into(), threads, count, clock).map_err(failed)?;
             Ok(Said::Measured(measured(taken)))
         }
-        Told::Start { load, view, threads } => {
+        Told::Start { load, view, sms, threads } => {
             let access = (load.access.into(), load.evict_first);
-            tenant.start(access, threads, view.into(), *gentle).map_err(failed)?;
+            tenant.start(access, (sms, threads), view.into(), *gentle).map_err(failed)?;
             Ok(Said::Done)
         }
         Told::Worked => {

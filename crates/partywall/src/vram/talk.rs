@@ -38,6 +38,7 @@ pub(super) enum Told {
     Start {
         load: Load,
         view: View,
+        sms: u32,
         threads: u32,
     },
     Worked,

@@ -38,6 +38,7 @@ pub(super) struct Row {
     /// Which of the places where the tenant's kernels were loaded; 0 is the first.
     pub(super) code_place: u32,
     pub(super) load: String,
+    pub(super) load_sms: u32,
     pub(super) load_threads_per_sm: u32,
     pub(super) alone: Measured,
     pub(super) beside: Measured,
@@ -51,6 +52,17 @@ pub(super) struct Row {
     pub(super) load_alone_gb_s: f64,
     pub(super) load_beside_gb_s: f64,
     pub(super) load_kept: f64,
+    /// What it moves beside the tenant over the most that such a load moves alone, with any of the SMs and threads that were tried.
+    pub(super) load_kept_of_most: f64,
+}
+
+/// Sets [`Row::load_kept_of_most`] of rows of one view.
+pub(super) fn hold_against_most(rows: &mut [Row]) {
+    let alone: Vec<(String, f64)> = rows.iter().map(|row| (row.load.clone(), row.load_alone_gb_s)).collect();
+    for row in rows {
+        let most = alone.iter().filter(|(load, _)| *load == row.load).map(|(_, rate)| *rate);
+        row.load_kept_of_most = row.load_beside_gb_s / most.fold(row.load_alone_gb_s, f64::max);
+    }
 }
 
 /// The worst of all rows, by view and work; `null` where there are none.

@@ -20,6 +20,7 @@ fn row(view: View, work: Work, load: &str, (p50, p99): (f64, Option<f64>), kept:
         threads_per_sm: 512,
         code_place: 0,
         load: load.to_owned(),
+        load_sms: 66,
         load_threads_per_sm: 1_024,
         alone,
         beside: Measured { p50_us: 100.0 * p50, ..alone },
@@ -29,6 +30,7 @@ fn row(view: View, work: Work, load: &str, (p50, p99): (f64, Option<f64>), kept:
         load_alone_gb_s: 2_000.0,
         load_beside_gb_s: 2_000.0 * kept,
         load_kept: kept,
+        load_kept_of_most: kept,
     }
 }
 

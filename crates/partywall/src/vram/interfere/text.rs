@@ -81,13 +81,27 @@ impl View {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Beside<'a> {
     load: &'a str,
+    sms: u32,
     threads: u32,
     code: u32,
 }
 
 impl<'a> Beside<'a> {
     fn of(row: &'a Row) -> Self {
-        Self { load: &row.load, threads: row.load_threads_per_sm, code: row.code_place }
+        let (sms, threads) = (row.load_sms, row.load_threads_per_sm);
+        Self { load: &row.load, sms, threads, code: row.code_place }
+    }
+
+    /// Its load; with SMs and threads where there are several of them among `all`.
+    fn name(self, all: &[Self]) -> String {
+        let mut name = self.load.to_owned();
+        if distinct(all.iter().map(|one| one.sms)).len() > 1 {
+            let _ = write!(name, ", {} SMs", self.sms);
+        }
+        if distinct(all.iter().map(|one| one.threads)).len() > 1 {
+            let _ = write!(name, ", {} threads", self.threads);
+        }
+        name
     }
 }
 
@@ -143,12 +157,8 @@ fn table(text: &mut String, record: &Record, work: Work) {
             Some(format!("{:.1}", if tails { alone.p99_us? } else { alone.p50_us }))
         });
     }
-    let several = distinct(lines.iter().map(|line| line.threads)).len() > 1;
     for line in &lines {
-        let mut name = line.load.to_owned();
-        if several {
-            let _ = write!(name, ", {} threads", line.threads);
-        }
+        let mut name = line.name(&lines);
         if codes.len() > 1 {
             let _ = write!(name, ", code {}", line.code);
         }
@@ -172,13 +182,12 @@ fn kept(text: &mut String, record: &Record) {
         let _ = write!(text, "  {:>width$}", format!("{view:?}").to_lowercase(), width = 2 * NUMBER);
     }
     text.push('\n');
-    let loads = distinct(record.rows.iter().map(|row| (&*row.load, row.load_threads_per_sm)));
-    let several = distinct(loads.iter().map(|(_, threads)| *threads)).len() > 1;
-    for (load, threads) in loads {
-        let name = if several { format!("{load}, {threads} threads") } else { load.to_owned() };
+    let loads = distinct(record.rows.iter().map(|row| Beside { code: 0, ..Beside::of(row) }));
+    for load in &loads {
+        let name = load.name(&loads);
         let _ = write!(text, "  {name:<NAME$}");
         for view in &views {
-            let is = |row: &&Row| row.view == *view && row.load == load && row.load_threads_per_sm == threads;
+            let is = |row: &&Row| row.view == *view && Beside { code: 0, ..Beside::of(row) } == *load;
             let mine = || record.rows.iter().filter(is);
             let rate = mine().next().map_or("-".to_owned(), |row| format!("{:.0}", row.load_alone_gb_s));
             let least = mine().map(|row| row.load_kept).reduce(f64::min);

@@ -1,4 +1,4 @@
-"""Whole networks for `ptx_networks.py`, of operations that Inductor makes Triton kernels of.
+"""Whole networks of operations that Inductor makes Triton kernels of: for `ptx_networks.py`, and for tenants (`compiled`).
 
 Weights and inputs are random and the same each time. Attention is written out, as products and a softmax: there is no kernel of a library in it."""
 
@@ -121,19 +121,27 @@ def images(batch, side=224):
     return torch.randn(batch, 3, side, side).to(torch.float16)
 
 
-# A network, and what it is given.
+class Stream(nn.Module):
+    """No network: reads 256 MiB and writes as much."""
+
+    def forward(self, x):
+        return x + 1
+
+
+# A network, what it is given for a batch, the batch unless another one is asked for, and what work is counted in.
 NETWORKS = {
-    "gpt": (Gpt, lambda: tokens(4)),
-    "mixer": (Mixer, lambda: images(64)),
-    "resnet18": (ResNet, lambda: images(32).to(memory_format=torch.channels_last)),
+    "gpt": (Gpt, tokens, 4, "sequence"),
+    "mixer": (Mixer, images, 64, "image"),
+    "resnet18": (ResNet, lambda batch: images(batch).to(memory_format=torch.channels_last), 32, "image"),
+    "stream": (Stream, lambda batch: torch.randn(batch, 1 << 20).to(torch.float16), 128, "MiB"),
 }
 
 
-def made(name):
+def made(name, batch=None):
     """A network in half precision with its input, in the host's memory."""
     torch.manual_seed(1)
-    kind, given = NETWORKS[name]
+    kind, given, usual, _ = NETWORKS[name]
     network = kind().to(torch.float16).eval().requires_grad_(False)
     if name == "resnet18":
         network = network.to(memory_format=torch.channels_last)
-    return network, given()
+    return network, given(batch or usual)
