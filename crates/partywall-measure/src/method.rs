@@ -366,7 +366,7 @@ impl Measurement {
         let name = |index: Option<usize>| index.map_or("", |index| bench.plan.tenants[index].name.as_str());
         match (cell.kind, cell.ls) {
             (CellKind::Solo, ls) => format!("{} solo", name(ls.or(cell.be))),
-            (CellKind::Alone, ls) => format!("{} alone: {}", cell.place, name(ls)),
+            (CellKind::Alone, ls) => format!("{} alone: {}", cell.place, name(ls.or(cell.be))),
             (CellKind::Corun, ls) => {
                 let others: Vec<&str> = cell.beside.iter().map(|&one| name(Some(one))).collect();
                 let others =

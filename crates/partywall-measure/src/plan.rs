@@ -44,7 +44,7 @@ pub struct Plan {
     pub requests_wanted: u64,
     /// How many samples a percentile needs.
     pub evidence: EvidenceRule,
-    /// Whether latency-sensitive tenants are also measured alone behind each wall.
+    /// Whether latency-sensitive tenants are also measured alone behind each wall, and best-effort ones on their side.
     pub alone: bool,
     /// How long a tenant may take to answer; see [`Patience`].
     pub patience: Patience,
@@ -218,8 +218,11 @@ impl Plan {
             }
         }
         for pair in self.pairs.iter().filter(|pair| self.alone && pair.place.has_alone()) {
-            let sensitive = |tenant: &usize| self.tenants[*tenant].class == Class::LatencySensitive;
-            for tenant in pair.tenants().filter(sensitive) {
+            // What half of the chip is to a best-effort tenant is what a neighbour on the other half should leave it.
+            let wanted = |tenant: &usize| {
+                self.tenants[*tenant].class == Class::LatencySensitive || pair.place.side_memory().is_some()
+            };
+            for tenant in pair.tenants().filter(wanted) {
                 need(CellKind::Alone, &pair.place, tenant, pair);
             }
         }

@@ -383,6 +383,9 @@ pub struct Row {
     pub interference_p99: Option<f64>,
     /// Rate of the best-effort tenant / its solo rate.
     pub be_kept: Option<f64>,
+    /// The same / its rate alone in the part, where that was measured: on sides.
+    #[serde(default)]
+    pub be_kept_of_part: Option<f64>,
     /// Its rate, work units a second.
     pub be_rate_per_s: Option<f64>,
     /// Whether the latency-sensitive tenant's open load was not served; slowdowns are null then.

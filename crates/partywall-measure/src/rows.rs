@@ -204,6 +204,8 @@ fn row(plan: &Plan, cells: &[Summed<'_>], corun: &Summed<'_>, (ls, be): (usize, 
     };
     let be_rate = corun.tenant(be).filter(|_| both.is_some()).map(|one| one.result.rate_per_s);
     let be_solo = of(CellKind::Solo, &Place::SOLO, be).map(|one| one.result.rate_per_s);
+    let be_alone = of(CellKind::Alone, place, be).map(|one| one.result.rate_per_s);
+    let kept = |alone: Option<f64>| be_rate.zip(alone).and_then(|(beside, alone)| be_kept(beside, alone));
     Row {
         wall: place.wall,
         setting: place.setting.to_string(),
@@ -224,7 +226,8 @@ fn row(plan: &Plan, cells: &[Summed<'_>], corun: &Summed<'_>, (ls, be): (usize, 
         interference_p50: ratio(p50(served), p50(alone)),
         capacity_cost_p99: ratio(p99(alone), p99(solo)),
         interference_p99: ratio(p99(served), p99(alone)),
-        be_kept: be_rate.zip(be_solo).and_then(|(beside, alone)| be_kept(beside, alone)),
+        be_kept: kept(be_solo),
+        be_kept_of_part: kept(be_alone),
         be_rate_per_s: be_rate,
         saturated: both.is_some_and(|both| both.result.saturated),
         throttled: corun.gpu.as_ref().map(|gpu| gpu.throttled.clone()).unwrap_or_default(),
@@ -249,7 +252,7 @@ fn error_of(cells: &[Summed<'_>], corun: &Summed<'_>, ls: usize, be: usize) -> O
         let cell = &one.cell;
         let fits = match cell.kind {
             CellKind::Solo => cell.ls == Some(ls) || cell.be == Some(be),
-            CellKind::Alone => cell.ls == Some(ls) && cell.place == *place,
+            CellKind::Alone => (cell.ls == Some(ls) || cell.be == Some(be)) && cell.place == *place,
             CellKind::Corun => false,
         };
         fits && one.error.is_some()

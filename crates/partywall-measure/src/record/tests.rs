@@ -46,6 +46,7 @@ pub(crate) fn sample() -> Record {
             capacity_cost_p99: None,
             interference_p99: None,
             be_kept: Some(0.5),
+            be_kept_of_part: None,
             be_rate_per_s: Some(100.0),
             saturated: false,
             completed_per_s: None,

@@ -272,12 +272,14 @@ fn sides_are_rehearsed_and_shown() {
     assert_eq!(rows.len(), 8);
     for row in rows {
         assert_eq!((&row["wall"], &row["error"]), (&"sides".into(), &serde_json::Value::Null), "{row}");
+        assert!(row["be_kept"].is_f64() && row["be_kept_of_part"].is_f64(), "{row}");
     }
     let count = |kind: &str, setting: &str| {
         let of = |cell: &&serde_json::Value| cell["kind"] == kind && cell["setting"] == setting;
         record["cells"].as_array().unwrap().iter().filter(of).count()
     };
-    assert_eq!((count("alone", "private"), count("alone", "plain"), count("solo", "")), (2, 2, 4));
+    // All of them also alone on their side, with either.
+    assert_eq!((count("alone", "private"), count("alone", "plain"), count("solo", "")), (4, 4, 4));
     let names: Vec<&String> = record["summary"].as_object().unwrap().keys().collect();
     assert!(names.iter().any(|name| *name == "gpt-b1.mixer.sides.private"), "{names:?}");
     let written = scratch.0.join("out/sides.json").display().to_string();

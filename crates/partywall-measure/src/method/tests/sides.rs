@@ -49,6 +49,14 @@ fn a_tenant_is_told_its_side_and_is_alone_on_it_as_well() {
     let row = outcome.row("sides private", "fast", "stream");
     near(row.capacity_cost_p50, 1.0);
     near(row.interference_p50, 3.0);
+    // Alone on its side it is as fast as solo, and beside others half as fast.
+    near(row.be_kept, 0.5);
+    near(row.be_kept_of_part, 0.5);
+    let alone = outcome.results.cells.iter().filter(|cell| cell.kind == CellKind::Alone);
+    let alone: Vec<&str> = alone.filter_map(|cell| cell.ls.as_deref().or(cell.be.as_deref())).collect();
+    assert_eq!(alone, ["fast", "stream", "gemm", "slow"]);
+    let elsewhere = run(MATRIX, &[]);
+    assert_eq!(elsewhere.row("mps", "fast", "stream").be_kept_of_part, None);
 }
 
 #[test]
