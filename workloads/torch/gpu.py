@@ -150,11 +150,13 @@ class SmSet:
 
 @dataclass
 class Gpu:
-    """`wait` returns when all that was queued is done; `check` raises when the process is no longer confined."""
+    """`wait` returns when all that was queued is done; `check` raises when the process is no longer confined; `enter` makes its SMs current again
+    after a library has made the whole GPU current."""
 
     stream: object
     wait: Callable[[], None]
     check: Callable[[], None]
+    enter: Callable[[], None]
     about: dict[str, str]
     # As PyTorch names it.
     device: str = "cuda"
@@ -188,8 +190,9 @@ def start() -> Gpu:
 
     wait = wait_in_set if sm_set else stream.synchronize
     check = sm_set.check_entered if sm_set else lambda: None
+    enter = sm_set.enter if sm_set else lambda: None
     check()
-    return Gpu(stream, wait, check, about(sm_set.sms if sm_set else None))
+    return Gpu(stream, wait, check, enter, about(sm_set.sms if sm_set else None))
 
 
 def about(sms: int | None) -> dict[str, str]:

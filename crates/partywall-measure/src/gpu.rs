@@ -278,6 +278,7 @@ impl Node for NoNode {
     fn stands_around(&mut self, _: &str, _: u32) -> Result<(), String> {
         Ok(())
     }
+    fn begins(&mut self) {}
     fn facts(&mut self) -> Vec<NodeRecord> {
         Vec::new()
     }

@@ -195,6 +195,10 @@ impl Node for OwnNode {
         Ok(())
     }
 
+    fn begins(&mut self) {
+        self.registry.forget_resizes();
+    }
+
     fn facts(&mut self) -> Vec<NodeRecord> {
         let node = self.registry.reader().view();
         let setting = node.launches.and_then(|launches| launches.setting).map(|setting| setting.to_string());

@@ -121,8 +121,12 @@ pub trait Node {
     /// Why not.
     fn stands_around(&mut self, name: &str, pid: u32) -> Result<(), String>;
 
-    /// What it knows of its tenants; what is counted, since each was taken in.
+    /// What it knows of its tenants; what is counted, since each was taken in, and the longest of anything since the last call of
+    /// [`Node::begins`].
     fn facts(&mut self) -> Vec<NodeRecord>;
+
+    /// A round begins: what took longest until now was another one's, or a program's that had just started.
+    fn begins(&mut self);
 }
 
 /// How tenants are started.
@@ -359,6 +363,14 @@ impl Stage {
             self.node = Some(started.map_err(|reason| Stop::Cell(error(reason)))?);
         }
         Ok(())
+    }
+
+    /// A round begins. What the node knows of its tenants then; nothing where there is none.
+    pub fn begins(&mut self) -> Vec<NodeRecord> {
+        if let Some(node) = &mut self.node {
+            node.begins();
+        }
+        self.facts()
     }
 
     /// What the node knows of its tenants; nothing where there is none.

@@ -181,6 +181,11 @@ impl Registry {
         Ok(Self { shared, thread: Some(thread) })
     }
 
+    /// Forgets how long resizes have taken so far: the longest is then that of those that come.
+    pub fn forget_resizes(&self) {
+        self.shared.lock().forget_resizes();
+    }
+
     /// For those who only look.
     pub fn reader(&self) -> Reader {
         Reader(Arc::clone(&self.shared))

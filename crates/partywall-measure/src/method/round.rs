@@ -81,7 +81,7 @@ impl Measurement {
                 if Some(tenant) == cell.ls { self.requests_max(bench, stage, tenant)? } else { REQUESTS_MAX };
             orders.push(Order { tenant, load, requests_max });
         }
-        let before = stage.facts();
+        let before = stage.begins();
         let ran = self.run_out(bench, stage, &mut orders, time)?;
         add_since(&mut self.measured.cells[at].node, &before, stage.facts(), |name| {
             cell.tenants().any(|tenant| bench.plan.tenants[tenant].name == name)
@@ -275,6 +275,8 @@ fn add_since(
             let since = count.saturating_sub(known(earlier).unwrap_or(0));
             *count = since.saturating_add(known(sum.map(|at| &sums[at])).unwrap_or(0));
         }
+        one.longest_resize_ms =
+            sum.map_or(one.longest_resize_ms, |at| sums[at].longest_resize_ms.max(one.longest_resize_ms));
         match sum {
             Some(at) => sums[at] = one,
             None => sums.push(one),

@@ -23,7 +23,8 @@ pub struct NodeRecord {
     pub reasons: Vec<String>,
     /// How launches of best-effort tenants were bounded at their end; null where nothing is decided about launches.
     pub launches: Option<String>,
-    /// The longest time from a decision to squeeze it, or to let it go, to its first launch after that, since it started; 0: there was none.
+    /// The longest time from a decision to squeeze it, or to let it go, to its first launch after that, or from when it had something to launch; 0:
+    /// there was none.
     pub longest_resize_ms: f64,
     /// How its promise stood at their end, as the node measured it; null without one.
     pub promise: Option<Status>,

@@ -444,6 +444,14 @@ impl State {
         }
     }
 
+    pub(crate) fn forget_resizes(&mut self) {
+        for member in self.connections.values_mut().filter_map(Connection::member_mut) {
+            // The page is the tenant's to write, who may have begun the next one; then that is the longest, or forgotten as well.
+            member.page.shim.longest_resize_ns.store(0, Ordering::Relaxed);
+            member.claims.levels.longest_resize_ns = 0;
+        }
+    }
+
     pub(crate) fn members_of(&self, id: TenantId) -> Vec<u64> {
         let is_one = |connection: &Connection| connection.member().is_some_and(|member| member.tenant == id);
         self.connections.iter().filter(|(_, one)| is_one(one)).map(|(&number, _)| number).collect()

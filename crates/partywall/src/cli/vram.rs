@@ -144,8 +144,12 @@ pub struct InterfereArguments {
     #[arg(long, value_delimiter = ',', default_value = "1024", value_name = "LIST")]
     pub load_threads: Vec<u32>,
     /// SMs of the neighbour, at most those of its side: with fewer it asks less of its side, and leaves SMs to others. Default: all of them.
-    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "held")]
     pub load_sms: Vec<u32>,
+    /// Give the neighbour no more SMs than it takes to move so many per cent of the most that it moves alone on its half. Just below what fills a side
+    /// its memory answers much sooner.
+    #[arg(long, value_name = "PERCENT")]
+    pub held: Option<u32>,
     /// Passes or requests behind each figure. Of fewer than 5000 there is no p99.
     #[arg(long, default_value_t = 5_000, value_name = "N")]
     pub requests: u32,

@@ -140,6 +140,9 @@ fn check(arguments: &InterfereArguments) -> Result<(), Failure> {
             return Err(Failure::input(format!("{option} {number}: from 1 to {most}")));
         }
     }
+    if let Some(percent) = arguments.held.filter(|percent| !(1..=100).contains(percent)) {
+        return Err(Failure::input(format!("--held {percent}: from 1 to 100 per cent")));
+    }
     for (option, bytes) in [("--data", arguments.data), ("--load-data", arguments.load_data)] {
         if bytes.0 < 1 << 20 || !bytes.0.is_multiple_of(64 << 10) || bytes.0 > 1 << 32 {
             return Err(Failure::input(format!("{option} {bytes}: from 1MiB to 4GiB, a multiple of 64KiB")));
@@ -217,12 +220,20 @@ fn rows(
             .map(|cell| measured(&mut progress, *cell, "alone"))
             .collect::<Result<Vec<Measured>, Failure>>()?;
         let first = rows.len();
-        for &(what, (sms, load_threads)) in &loads {
+        for &(what, (all, load_threads)) in &loads {
+            let mut rate = |sms| -> Result<f64, Failure> {
+                let started = load.tell(&Told::Start { load: what, view, sms, threads: load_threads });
+                done(started?)?;
+                let rate = alone_gb_s(load, what)?;
+                done(load.tell(&Told::Stop)?)?;
+                Ok(rate)
+            };
+            let (sms, most) = match arguments.held {
+                Some(percent) => fewest(all, f64::from(percent) / 100.0, &mut rate)?,
+                None => (all, 0.0),
+            };
             done(load.tell(&Told::Start { load: what, view, sms, threads: load_threads })?)?;
-            pause(WARM_UP);
-            let before = worked(load)?;
-            pause(ALONE);
-            let load_alone_gb_s = what.gb_s(before, worked(load)?);
+            let load_alone_gb_s = alone_gb_s(load, what)?;
             for (cell, alone) in cells.iter().zip(&alone) {
                 let before = worked(load)?;
                 let beside = measured(&mut progress, *cell, &format!("beside {}", what.name()))?;
@@ -244,6 +255,7 @@ fn rows(
                     load_alone_gb_s,
                     load_beside_gb_s,
                     load_kept: load_beside_gb_s / load_alone_gb_s,
+                    load_most_gb_s: load_alone_gb_s.max(most),
                     load_kept_of_most: 0.0,
                 });
             }
@@ -252,6 +264,25 @@ fn rows(
         hold_against_most(&mut rows[first..]);
     }
     Ok(rows)
+}
+
+/// What a load that has just begun moves alone.
+fn alone_gb_s(load: &mut Neighbour, what: Load) -> Result<f64, Failure> {
+    pause(WARM_UP);
+    let before = worked(load)?;
+    pause(ALONE);
+    Ok(what.gb_s(before, worked(load)?))
+}
+
+/// The fewest SMs, a multiple of two or all, whose rate is such a part of that of all, and the rate of all. More SMs have more.
+fn fewest<E>(all: u32, part: f64, rate: &mut impl FnMut(u32) -> Result<f64, E>) -> Result<(u32, f64), E> {
+    let most = rate(all)?;
+    let (mut too_few, mut enough) = (0, all.div_ceil(2));
+    while enough - too_few > 1 {
+        let middle = too_few.midpoint(enough);
+        if rate(2 * middle)? < part * most { too_few = middle } else { enough = middle }
+    }
+    Ok(((2 * enough).min(all), most))
 }
 
 /// What is measured now: a bar, or a line now and then where there is no terminal.

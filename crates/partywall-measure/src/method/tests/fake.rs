@@ -386,6 +386,8 @@ impl Node for FakeNode {
     fn stands_around(&mut self, name: &str, pid: u32) -> Result<(), String> {
         if self.deaf { Err(format!("process {pid} of {name} has not registered")) } else { Ok(()) }
     }
+    fn begins(&mut self) {}
+
     fn facts(&mut self) -> Vec<NodeRecord> {
         self.held += 7;
         let fact = |name: &String| {

@@ -52,16 +52,18 @@ pub(super) struct Row {
     pub(super) load_alone_gb_s: f64,
     pub(super) load_beside_gb_s: f64,
     pub(super) load_kept: f64,
-    /// What it moves beside the tenant over the most that such a load moves alone, with any of the SMs and threads that were tried.
+    /// The most that such a load moves alone, with any of the SMs and threads that were tried; and what it moves beside the tenant over that.
+    pub(super) load_most_gb_s: f64,
     pub(super) load_kept_of_most: f64,
 }
 
-/// Sets [`Row::load_kept_of_most`] of rows of one view.
+/// Holds rows of one view, in each of which is the most that was seen with its threads, against the most of all.
 pub(super) fn hold_against_most(rows: &mut [Row]) {
-    let alone: Vec<(String, f64)> = rows.iter().map(|row| (row.load.clone(), row.load_alone_gb_s)).collect();
+    let seen: Vec<(String, f64)> = rows.iter().map(|row| (row.load.clone(), row.load_most_gb_s)).collect();
     for row in rows {
-        let most = alone.iter().filter(|(load, _)| *load == row.load).map(|(_, rate)| *rate);
-        row.load_kept_of_most = row.load_beside_gb_s / most.fold(row.load_alone_gb_s, f64::max);
+        let most = seen.iter().filter(|(load, _)| *load == row.load).map(|(_, rate)| *rate);
+        row.load_most_gb_s = most.fold(row.load_most_gb_s, f64::max);
+        row.load_kept_of_most = row.load_beside_gb_s / row.load_most_gb_s;
     }
 }
 
@@ -79,6 +81,7 @@ pub(super) struct OfView {
     pub(super) short: Option<OfWork>,
     pub(super) graph: Option<OfWork>,
     pub(super) load_kept_min: f64,
+    pub(super) load_kept_of_most_min: f64,
 }
 
 /// The worst of a work.
@@ -112,6 +115,7 @@ impl OfView {
             short: work(Work::Short),
             graph: work(Work::Graph),
             load_kept_min: rows().map(|row| row.load_kept).reduce(f64::min)?,
+            load_kept_of_most_min: rows().map(|row| row.load_kept_of_most).reduce(f64::min)?,
         })
     }
 

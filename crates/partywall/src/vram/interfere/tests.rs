@@ -1,6 +1,7 @@
 use serde_json::json;
 
-use super::record::{Record, Row, Summary};
+use super::fewest;
+use super::record::{Record, Row, Summary, hold_against_most};
 use super::text::text;
 use crate::vram::known::CacheUse;
 use crate::vram::talk::{Measured, Ready, Requests, View, Work};
@@ -30,6 +31,7 @@ fn row(view: View, work: Work, load: &str, (p50, p99): (f64, Option<f64>), kept:
         load_alone_gb_s: 2_000.0,
         load_beside_gb_s: 2_000.0 * kept,
         load_kept: kept,
+        load_most_gb_s: 2_000.0,
         load_kept_of_most: kept,
     }
 }
@@ -113,4 +115,32 @@ fn neighbours_of_several_intensities_and_code_in_several_places_have_lines_of_th
     for begin in ["read, 128 threads, code 0", "read, 1024 threads, code 1", "alone, us, code 1"] {
         assert!(shown.lines().any(|line| line.trim_start().starts_with(begin)), "{begin} in {shown}");
     }
+}
+
+#[test]
+fn a_neighbour_is_held_to_the_fewest_sms_that_move_enough() {
+    // It fills its side with 40 of 66.
+    let rate = |sms: u32| Ok::<f64, ()>(2_000.0 * (f64::from(sms) / 40.0).min(1.0));
+    for (part, expected) in [(1.0, 40), (0.975, 40), (0.95, 38), (0.5, 20), (0.01, 2)] {
+        let mut asked = Vec::new();
+        let found = fewest(66, part, &mut |sms| {
+            asked.push(sms);
+            rate(sms)
+        });
+        assert_eq!(found, Ok((expected, 2_000.0)), "{part}");
+        assert!(asked.len() <= 7, "{asked:?}");
+    }
+    assert_eq!(fewest(5, 1.0, &mut |sms| Ok::<f64, ()>(f64::from(sms))), Ok((5, 5.0)));
+    assert_eq!(fewest(1, 0.1, &mut |_| Err::<f64, &str>("gone")), Err("gone"));
+}
+
+#[test]
+fn what_a_held_neighbour_keeps_is_of_the_most_that_it_moves() {
+    let mut rows = rows();
+    rows.truncate(3);
+    rows[0].load_most_gb_s = 2_500.0;
+    hold_against_most(&mut rows);
+    let kept: Vec<f64> = rows.iter().map(|row| row.load_kept_of_most).collect();
+    assert_eq!(kept, [0.8, 0.98, 0.792], "the second is another load");
+    assert_eq!(Summary::of(&rows).colored.unwrap().load_kept_of_most_min, 0.792);
 }
