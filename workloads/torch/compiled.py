@@ -88,7 +88,11 @@ def compiled(gpu: Gpu, name: str, batch: int | None, eager: bool, evict_first: b
         raise ProgramError(f"the results of {name} are not finite, or all the same; they cannot be checked")
     queue = network.forward
     if not eager:
-        graph, output = network.captured(gpu)
+        try:
+            graph, output = network.captured(gpu)
+        # A pool of somebody else's memory is something that a capture may refuse.
+        except RuntimeError as error:
+            raise ProgramError(f"no graph of {name} can be captured; with --eager it is launched kernel by kernel: {error}") from error
         graph.replay()
         gpu.wait()
         if bits_of(network.memory.fetched(output)) != bits_of(expected):
