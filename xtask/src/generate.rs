@@ -42,6 +42,14 @@ fn outputs(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     Ok(outputs)
 }
 
+/// Records of what neighbours on sides did to each other, and which picture is made of each.
+const NEIGHBOURS: [(&str, &str); 4] = [
+    ("first-private", "long"),
+    ("interfere-requests", "interference"),
+    ("interfere-held", "held"),
+    ("sms", "knee"),
+];
+
 /// Two bytes for each KiB of 16 pages; which slice that is.
 const SLICES: &str = "results/h200/slices-16-pages.bin";
 
@@ -62,12 +70,15 @@ fn measured(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let pictures = partywall::recorded_route_pictures(&workspace::read(root, file)?, file);
     let pictures = pictures.map_err(anyhow::Error::msg)?.into_iter();
     outputs.extend(pictures.map(|(name, svg)| (format!("docs/routing/{name}").into(), svg)));
-    let (map, neighbours) = ("results/h200/sides/map.json", "results/h200/sides/interfere-private.json");
+    let map = "results/h200/sides/map.json";
     let slices = std::fs::read(root.join(SLICES)).with_context(|| format!("reading {SLICES}"))?;
     let pictures = partywall::recorded_map_pictures(&workspace::read(root, map)?, map, &slices);
     let mut pictures = pictures.map_err(anyhow::Error::msg)?;
-    let more = partywall::recorded_neighbour_pictures(&workspace::read(root, neighbours)?, neighbours);
-    pictures.extend(more.map_err(anyhow::Error::msg)?);
+    for (record, name) in NEIGHBOURS {
+        let file = format!("results/h200/sides/{record}.json");
+        let picture = partywall::recorded_neighbour_picture(&workspace::read(root, &file)?, &file, name);
+        pictures.extend(picture.map_err(anyhow::Error::msg)?);
+    }
     outputs.extend(pictures.into_iter().map(|(name, svg)| (format!("docs/sides/{name}").into(), svg)));
     let (record, plan) = ("results/h200/facts.json", "workloads/plans/facts.toml");
     let texts = (workspace::read(root, record)?, workspace::read(root, plan)?);

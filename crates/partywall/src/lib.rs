@@ -30,7 +30,7 @@ pub use demo::{RecordedDemo, recorded_demo};
 pub use measure::recorded_pictures;
 pub use route::recorded_route_pictures;
 pub use validation::recorded_validations;
-pub use vram::{recorded_map_pictures, recorded_neighbour_pictures};
+pub use vram::{recorded_map_pictures, recorded_neighbour_picture};
 
 use cli::tenants::DeviceCommand;
 use cli::{Cli, Command, SimCommand};

@@ -175,14 +175,18 @@ pub fn recorded_map_pictures(text: &str, file: &str, slices: &[u8]) -> Result<Ve
     Ok(map.pictures(slices))
 }
 
-/// The pictures that docs show of what neighbours did to each other: file name and SVG.
+/// A picture that docs show of what neighbours did to each other, by its name: file name and SVG. Nothing where the record has no rows of it.
 ///
 /// # Errors
 /// When the record cannot be read.
-pub fn recorded_neighbour_pictures(text: &str, file: &str) -> Result<Vec<(String, String)>, String> {
+pub fn recorded_neighbour_picture(
+    text: &str,
+    file: &str,
+    name: &str,
+) -> Result<Option<(String, String)>, String> {
     let neighbours: pictures::Neighbours =
         serde_json::from_str(text).map_err(|error| format!("{file}: {error}"))?;
-    Ok(neighbours.pictures())
+    Ok(neighbours.picture(name))
 }
 
 const AGAIN: &str = "try again while nothing else runs on the GPU";

@@ -155,34 +155,52 @@ fn a_rehearsal_is_not_claimed() {
 }
 
 #[test]
+fn tenants_on_sides_are_claimed_with_and_without_colors() {
+    let record = r#"{"simulated": false, "pretended": false, "command": "partywall measure --plan workloads/plans/sides.toml", "summary": {
+        "resnet18-b1.mixer.sides.private": {"slowdown_p99": 1.2601, "response_slowdown_p99": null, "be_kept": 0.4943},
+        "resnet18-b1.mixer.sides.plain": {"slowdown_p99": 1.3841, "response_slowdown_p99": null, "be_kept": 0.5071}}}"#;
+    let scratch = Scratch::with("on-sides", &[(LEDGER, "# The ledger.\n"), ("results/r.json", record)]);
+    run_with_rows(scratch.root(), &[PathBuf::from("results/r.json")]).unwrap();
+    let ledger = load(scratch.root()).unwrap();
+    let value = |id: &str| ledger.get(id).map(|claim| claim.value);
+    assert_eq!(value("sides.net.resnet18-b1.mixer.slowdown_p99"), Some(1.26));
+    assert_eq!(value("sides.net.resnet18-b1.mixer.be_kept.uncolored"), Some(0.507));
+    assert_eq!(value("sides.net.resnet18-b1.mixer.response_slowdown_p99"), None);
+}
+
+#[test]
 fn sides_become_claims_of_their_own() {
     let map = r#"{"gpu": "NVIDIA H200", "simulated": false, "command": "partywall vram map --fresh --json", "took_s": 0.72,
         "gib": 138.2851, "sides": {"checked": 100000, "wrong": 0}}"#;
     let summary = |p99: &str, graph: &str| {
         format!(
             r#"{{"long": {{"interference_p50_max": 1.0, "interference_p99_max": {p99}, "added_us_per_launch_max": null}},
-                "short": null, "graph": {graph}, "load_kept_min": 0.97}}"#
+                "short": null, "graph": {graph}, "load_kept_min": 0.97, "load_kept_of_most_min": 0.96}}"#
         )
     };
     let graph =
         r#"{"interference_p50_max": 1.7, "interference_p99_max": 1.8, "added_us_per_launch_max": 4.9}"#;
-    let neighbours = |pages: &str, uncolored: &str| {
+    let neighbours = |pages: &str, option: &str, uncolored: &str| {
         format!(
-            r#"{{"gpu": "NVIDIA H200", "simulated": false, "command": "partywall vram interfere --json", "pages": "{pages}",
+            r#"{{"gpu": "NVIDIA H200", "simulated": false, "command": "partywall vram interfere{option} --json", "pages": "{pages}",
                 "request": {{"launches": 4, "bytes": 8388608}}, "tenant": {{"data_bytes": 67108864}},
                 "summary": {{"colored": {}, "uncolored": {uncolored}}}}}"#,
             summary("1.0052", graph)
         )
     };
-    let (private, paired) = (neighbours("private", &summary("2.5", graph)), neighbours("paired", "null"));
+    let (private, paired) =
+        (neighbours("private", "", &summary("2.5", graph)), neighbours("paired", "", "null"));
+    let held = neighbours("private", " --held 97", &summary("2.5", graph));
     let files = [
         (LEDGER, "# The ledger.\n"),
         ("results/map.json", map),
         ("results/private.json", &private),
         ("results/paired.json", &paired),
+        ("results/held.json", &held),
     ];
     let scratch = Scratch::with("sides", &files);
-    let records = ["map", "private", "paired"].map(|name| PathBuf::from(format!("results/{name}.json")));
+    let records =
+        ["map", "private", "paired", "held"].map(|name| PathBuf::from(format!("results/{name}.json")));
     let report = run_with_rows(scratch.root(), &records).unwrap();
     assert_eq!(lines(&report.problems), Vec::<String>::new());
     let ledger = load(scratch.root()).unwrap();
@@ -191,12 +209,14 @@ fn sides_become_claims_of_their_own() {
         ("sides.map_s", "0.720 s"),
         ("sides.map_gib", "138.285 GiB"),
         ("sides.wrong_probes", "0 1"),
-        ("sides.long.interference_max", "1.005 ratio"),
-        ("sides.long.interference_max.uncolored", "2.500 ratio"),
-        ("sides.graph.added_us_per_launch_max", "4.900 us"),
-        ("sides.be_kept_min", "0.970 ratio"),
-        ("sides.be_kept_min.uncolored", "0.970 ratio"),
-        ("sides.paired.graph.interference_max", "1.800 ratio"),
+        ("sides.filling.long.interference_max", "1.005 ratio"),
+        ("sides.filling.long.interference_max.uncolored", "2.500 ratio"),
+        ("sides.filling.graph.added_us_per_launch_max", "4.900 us"),
+        ("sides.filling.be_kept_min", "0.970 ratio"),
+        ("sides.filling.be_kept_min.uncolored", "0.970 ratio"),
+        ("sides.paired.filling.graph.interference_max", "1.800 ratio"),
+        ("sides.graph.interference_max", "1.800 ratio"),
+        ("sides.be_kept_min", "0.960 ratio"),
     ] {
         assert_eq!(value(id).as_deref(), Some(expected), "{id}");
     }
@@ -204,12 +224,12 @@ fn sides_become_claims_of_their_own() {
     for id in [
         "sides.short.interference_max",
         "sides.graph.added_us_per_launch_max.uncolored",
-        "sides.paired.be_kept_min.uncolored",
+        "sides.paired.filling.be_kept_min.uncolored",
     ] {
         assert_eq!(value(id), None, "{id}");
     }
     let claim = ledger.get("sides.graph.interference_max").unwrap();
-    let what = "requests of 4 launches of 8 MiB as CUDA graphs, each on its side of the chip: p99 beside a neighbour over p99 alone in \
+    let what = "requests of 4 launches of 8 MiB as CUDA graphs beside a held neighbour, each on its side of the chip: p99 over p99 alone in \
                 the same partition, the most of all rows";
     assert_eq!(claim.what, what);
 }

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use super::svg::Picture;
 
 mod interference;
+mod knee;
 mod latencies;
 mod map;
 #[cfg(test)]
@@ -54,12 +55,18 @@ struct Row {
     threads_per_sm: u32,
     load: String,
     #[serde(default)]
+    load_sms: u32,
+    #[serde(default)]
     load_threads_per_sm: u32,
     #[serde(default)]
     code_place: u32,
     alone: Alone,
     interference_p50: f64,
     interference_p99: Option<f64>,
+    #[serde(default)]
+    added_us_per_launch: Option<f64>,
+    #[serde(default)]
+    load_alone_gb_s: f64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -97,11 +104,16 @@ impl Map {
 }
 
 impl Neighbours {
-    /// As SVG files: (name, text).
-    pub(crate) fn pictures(&self) -> Vec<(String, String)> {
+    /// A picture of this name as an SVG file (name, text): `knee`, where neighbours had several numbers of SMs and threads; `long`, bars of one long
+    /// launch; any other, bars of all that there is. Nothing where there are no rows of it.
+    pub(crate) fn picture(&self, name: &str) -> Option<(String, String)> {
         let count = self.rows.iter().map(|row| row.alone.count).min().unwrap_or_default();
-        let note = format!("{}, {}; {count} passes or requests a bar.", how(self.simulated), self.gpu);
-        interference::figure(&self.rows).map(|picture| file(&picture, &note)).into_iter().collect()
+        let note =
+            |each| format!("{}, {}; {count} passes or requests a {each}.", how(self.simulated), self.gpu);
+        match name {
+            "knee" => Some(file(&knee::figure(&self.rows)?, &note("dot"))),
+            name => Some(file(&interference::figure(name, &self.rows)?, &note("bar"))),
+        }
     }
 }
 

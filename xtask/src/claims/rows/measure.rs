@@ -1,4 +1,5 @@
-//! A record of `partywall measure`: `sm.<ls>.<be>.<wall>.<figure>`, from its `summary`, where names stay when rows move.
+//! A record of `partywall measure`: `sm.<ls>.<be>.<wall>.<figure>`, from its `summary`, where names stay when rows move. Behind the wall `sides` it is
+//! `sides.net.<ls>.<be>.<figure>`, and `uncolored` behind it where memory is as it is.
 
 use serde_json::{Map, Value};
 
@@ -36,5 +37,11 @@ fn has_shorter(name: &str, summary: &Map<String, Value>) -> bool {
 fn id(name: &str, figure: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let name: String = name.replace('+', "-and-").chars().map(|c| if allowed(c) { c } else { '-' }).collect();
-    format!("sm.{}.{figure}", name.to_lowercase())
+    let name = name.to_lowercase();
+    let of_sides = |setting| name.strip_suffix(setting).and_then(|name| name.strip_suffix(".sides."));
+    match (of_sides("private"), of_sides("plain")) {
+        (Some(pair), _) => format!("sides.net.{pair}.{figure}"),
+        (_, Some(pair)) => format!("sides.net.{pair}.{figure}.uncolored"),
+        _ => format!("sm.{name}.{figure}"),
+    }
 }

@@ -1,5 +1,5 @@
-//! Records of `partywall vram map` and `vram interfere`: `sides.<figure>`, with `paired` before it where tenants share pages, and `uncolored`
-//! behind it for the same SM sets without colors.
+//! Records of `partywall vram map` and `vram interfere`: `sides.<figure>`, with `paired` before it where tenants share pages, `filling` where
+//! neighbours take all that their side has instead of being held (`--held`), and `uncolored` behind it for the same SM sets without colors.
 
 use serde_json::Value;
 
@@ -10,19 +10,19 @@ const FIGURES: [(&str, &str, &str, &str); 3] = [
     (
         "interference_p99_max",
         "interference_max",
-        "p99 beside a neighbour over p99 alone in the same partition, the most of all rows",
+        "p99 over p99 alone in the same partition, the most of all rows",
         "ratio",
     ),
     (
         "interference_p50_max",
         "interference_p50_max",
-        "median beside a neighbour over median alone in the same partition, the most of all rows",
+        "median over median alone in the same partition, the most of all rows",
         "ratio",
     ),
     (
         "added_us_per_launch_max",
         "added_us_per_launch_max",
-        "what a neighbour adds to the median for each launch, the most of all rows",
+        "what it adds to the median for each launch, the most of all rows",
         "us",
     ),
 ];
@@ -61,6 +61,11 @@ pub(super) fn of_map(record: &Value) -> Option<Vec<Entry>> {
 pub(super) fn of_neighbours(record: &Value) -> Option<Vec<Entry>> {
     let summary = record["summary"].as_object().filter(|summary| summary.contains_key("colored"))?;
     let paired = if record["pages"] == "paired" { "paired." } else { "" };
+    let held = held(record);
+    let (filling, who) = match held {
+        Some(_) => ("", "a held neighbour"),
+        None => ("filling.", "a neighbour that fills its side"),
+    };
     let mut entries = Vec::new();
     for (view, suffix, how) in [
         ("colored", "", "each on its side of the chip"),
@@ -71,22 +76,35 @@ pub(super) fn of_neighbours(record: &Value) -> Option<Vec<Entry>> {
             // Without colors it is not launches that wait.
             let figures = FIGURES.into_iter().filter(|(.., unit)| view == "colored" || *unit == "ratio");
             entries.extend(figures.map(|(figure, id, what, unit)| Entry {
-                id: format!("sides.{paired}{work}.{id}{suffix}"),
-                what: format!("{doing}, {how}: {what}"),
+                id: format!("sides.{paired}{filling}{work}.{id}{suffix}"),
+                what: format!("{doing} beside {who}, {how}: {what}"),
                 unit,
                 better: "lower",
                 pointer: format!("/summary/{view}/{work}/{figure}"),
             }));
         }
         entries.push(Entry {
-            id: format!("sides.{paired}be_kept_min{suffix}"),
-            what: format!("rate of a neighbour that never pauses over its rate alone on its half, {how}, the least of all rows"),
+            id: format!("sides.{paired}{filling}be_kept_min{suffix}"),
+            what: match held {
+                Some(percent) => format!(
+                    "rate of a neighbour on the fewest SMs that move {percent} % of the most over the most that it moves alone on its half, {how}, the \
+                     least of all rows"
+                ),
+                None => format!(
+                    "rate of a neighbour that never pauses over its rate alone on its half, {how}, the least of all rows"
+                ),
+            },
             unit: "ratio",
             better: "higher",
-            pointer: format!("/summary/{view}/load_kept_min"),
+            pointer: format!("/summary/{view}/{}", if held.is_some() { "load_kept_of_most_min" } else { "load_kept_min" }),
         });
     }
     Some(entries)
+}
+
+/// Per cent of the most that neighbours were held to.
+fn held(record: &Value) -> Option<&str> {
+    record["command"].as_str()?.split_once("--held ")?.1.split(' ').next()
 }
 
 fn doing(work: &str, record: &Value) -> Option<String> {

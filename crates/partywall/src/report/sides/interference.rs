@@ -27,12 +27,16 @@ const WORKS: [(Work, &str); 3] = [
     (Work::Graph, "the same requests as CUDA graphs"),
 ];
 
-/// Nothing without rows.
-pub(super) fn figure(rows: &[Row]) -> Option<Picture> {
+/// Nothing without rows. `long` has no others than of one long launch.
+pub(super) fn figure(id: &str, rows: &[Row]) -> Option<Picture> {
     // Of neighbours of several intensities the strongest, of several places of code the first.
     let strongest = rows.iter().map(|row| row.load_threads_per_sm).max()?;
-    let rows: Vec<&Row> =
-        rows.iter().filter(|row| row.load_threads_per_sm == strongest && row.code_place == 0).collect();
+    let is = |row: &&Row| {
+        row.load_threads_per_sm == strongest
+            && row.code_place == 0
+            && (id != "long" || row.work == Work::Long)
+    };
+    let rows: Vec<&Row> = rows.iter().filter(is).collect();
     let tails = rows.iter().all(|row| row.interference_p99.is_some());
     let factor = |row: &Row| row.interference_p99.filter(|_| tails).unwrap_or(row.interference_p50);
     let most = rows.iter().map(|row| factor(row)).filter(|factor| factor.is_finite()).fold(1.5, f64::max);
@@ -55,7 +59,7 @@ pub(super) fn figure(rows: &[Row]) -> Option<Picture> {
         }
     };
     Some(Picture {
-        id: "interference".to_owned(),
+        id: id.to_owned(),
         height: TOP + PANEL * works.len() as f64,
         name: "What a neighbour does to a tenant, with colors and without",
         description: "A panel for each kind of work, in it a group for each neighbour and a pair of bars for each number of threads of the \
@@ -95,7 +99,9 @@ fn panel(rows: &[&Row], name: &str, area: Area, most: f64, factor: &dyn Fn(&Row)
                         @let top = y.at(factor(row)).min(area.bottom - LEAST);
                         rect class={ "sm " (class) } x=(px(middle + (bar as f64 - 1.0) * 0.4 * pair)) y=(px(top)) width=(px(0.36 * pair))
                             height=(px(area.bottom - top)) {
-                            title { (load) ", " (count) " threads: " (number::ratio(factor(row))) }
+                            title {
+                                (load) @if row.load_sms > 0 { " on " (row.load_sms) " SMs" } ", " (count) " threads: " (number::ratio(factor(row)))
+                            }
                         }
                     }
                 }

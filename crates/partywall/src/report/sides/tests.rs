@@ -71,7 +71,7 @@ fn neighbours(p99: bool, views: &[&str]) -> Vec<(String, String)> {
     }
     let record = json!({"gpu": "NVIDIA H200", "simulated": true, "rows": rows});
     let neighbours: Neighbours = serde_json::from_value(record).unwrap();
-    let pictures = neighbours.pictures();
+    let pictures: Vec<_> = neighbours.picture("interference").into_iter().collect();
     pictures.iter().for_each(|(_, svg)| inside(svg));
     pictures
 }
@@ -97,4 +97,40 @@ fn there_is_a_bar_for_each_row_and_it_says_which_percentile_it_is() {
     }
     assert_eq!(neighbours(true, &["colored"]).len(), 1);
     assert_eq!(names(&neighbours(true, &[])), Vec::<&str>::new());
+}
+
+#[test]
+fn the_knee_has_a_dot_for_each_neighbour_and_work() {
+    let mut rows = Vec::new();
+    for (load, sms, rate, added) in
+        [("read", 66, 2_300.0, 9.8), ("read", 24, 1_900.0, 1.0), ("write-evict-first", 66, 2_300.0, 3.7)]
+    {
+        for (view, work, threads) in [
+            ("colored", "short", 1024),
+            ("colored", "graph", 1024),
+            ("colored", "long", 1024),
+            ("colored", "short", 32),
+            ("uncolored", "short", 1024),
+        ] {
+            let added = (work != "long").then_some(added);
+            rows.push(json!({"view": view, "work": work, "threads_per_sm": threads, "load": load, "load_sms": sms,
+                "load_threads_per_sm": 512, "alone": {"count": 300}, "interference_p50": 1.5, "interference_p99": null,
+                "added_us_per_launch": added, "load_alone_gb_s": rate}));
+        }
+    }
+    let record = |rows| json!({"gpu": "NVIDIA H200", "simulated": false, "rows": rows});
+    let neighbours: Neighbours = serde_json::from_value(record(rows)).unwrap();
+    let (name, svg) = neighbours.picture("knee").unwrap();
+    inside(&svg);
+    assert_eq!(name, "knee.svg");
+    // Of each three; the legend has four loads and two works.
+    assert_eq!(
+        (svg.matches("<circle class=\"dot").count(), svg.matches("<circle class=\"ring").count()),
+        (3 + 5, 3 + 1)
+    );
+    assert!(svg.contains("read on 24 SMs, 512 threads: 83 % of the most, 1.00 us"), "{svg}");
+    let bars = neighbours.picture("long").unwrap().1;
+    assert!(bars.contains("one long launch") && !bars.contains("CUDA graphs"), "{bars}");
+    let none: Neighbours = serde_json::from_value(record(Vec::new())).unwrap();
+    assert!(none.picture("knee").is_none() && none.picture("long").is_none());
 }
