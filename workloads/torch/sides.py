@@ -89,7 +89,7 @@ class Arena:
         return place.value.decode(errors="replace")
 
     def about(self) -> dict[str, str]:
-        return {"memory": "one side, private pages", "arena": self.order, "capacity_lost_bytes": str(ARENA_BYTES)}
+        return {"side": os.environ["PARTYWALL_SIDE"], "memory": "one side, private pages", "arena": self.order, "capacity_lost_bytes": str(ARENA_BYTES)}
 
     def inside(self):
         return self.torch.cuda.use_mem_pool(self.pool)

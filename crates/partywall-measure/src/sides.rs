@@ -4,6 +4,7 @@
 //! is left when tenants start. A program confines itself to its SMs, as under Green Contexts, and takes memory of its side from a library that
 //! it loads itself; the wall says where everything is.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -118,19 +119,41 @@ impl Sides {
 
     /// What a tenant needs in its environment: latency-sensitive ones are on the first side, best-effort ones on the second.
     pub fn environment(&self, class: Class, memory: SideMemory) -> Vec<(String, String)> {
-        let side = match class {
-            Class::LatencySensitive => Side::First,
-            Class::BestEffort => Side::Second,
-        };
-        let mut variables = vec![(SM_GROUPS, self.of_sides[usize::from(side == Side::Second)].clone())];
+        let (number, name) = side_of(class);
+        let mut variables = vec![(SM_GROUPS, self.of_sides[number].clone())];
         if memory == SideMemory::Private {
-            variables.push((SIDE, if side == Side::First { "first" } else { "second" }.to_owned()));
+            variables.push((SIDE, name.to_owned()));
             variables.push((SIDE_KNOWN, self.known.display().to_string()));
             let library = self.library.as_ref().map(|library| (SIDE_LIBRARY, library.display().to_string()));
             variables.extend(library);
         }
         variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
+}
+
+/// The side of a class: its number, and what it is called.
+const fn side_of(class: Class) -> (usize, &'static str) {
+    match class {
+        Class::LatencySensitive => (0, "first"),
+        Class::BestEffort => (1, "second"),
+    }
+}
+
+/// Under which name a tenant says on which side its memory is.
+const ABOUT_SIDE: &str = "side";
+
+/// Why a tenant that has said this about itself has no memory of its side, where it should have.
+pub fn not_taken(place: &Place, tenant: &Tenant, about: &BTreeMap<String, String>) -> Option<String> {
+    place.side_memory().filter(|memory| *memory == SideMemory::Private)?;
+    let (_, expected) = side_of(tenant.class);
+    let said = about.get(ABOUT_SIDE).map(String::as_str);
+    (said != Some(expected)).then(|| {
+        let said = said.map_or("nothing of a side".to_owned(), quoted);
+        format!(
+            "{} should have memory of the {expected} side, and says {said} in `about.{ABOUT_SIDE}`: it would not be behind this wall",
+            tenant.name
+        )
+    })
 }
 
 /// Why a tenant cannot be behind the wall: what it would be measured with is not what the wall's name says.

@@ -16,7 +16,7 @@ use partywall_node::tenant::Place as TenantPlace;
 use crate::plan::{NodeSetting, Place, Plan, Pretend, Program, Setting, Tenant};
 use crate::protocol::{FromTenant, Line, Ready, SM_GROUPS, ToTenant};
 use crate::record::{CellError, ErrorKind, GpuSample, NodeRecord, Processes};
-use crate::sides::{Sides, misplaced};
+use crate::sides::{Sides, misplaced, not_taken};
 use crate::tenant::{Channel, Heard, Launch, ProcessId};
 
 use sets::squeezed;
@@ -240,7 +240,11 @@ impl Stage {
             }
         }
         for &at in &down {
-            if let Some(error) = self.not_attached(at).or_else(|| self.not_behind(bench.plan, at)) {
+            if let Some(error) = self
+                .not_attached(at)
+                .or_else(|| self.not_behind(bench.plan, at))
+                .or_else(|| self.not_on_side(bench, at))
+            {
                 self.fail(bench, at, &error);
                 first.get_or_insert(error);
             }
@@ -483,6 +487,17 @@ impl Stage {
         let mut missing =
             known.filter_map(|(member, pid)| node.stands_around(&plan.tenants[member].name, pid).err());
         missing.next().map(|reason| CellError::new(ErrorKind::Died, reason))
+    }
+
+    /// Why a host's tenants do not have the memory that they should have: one that takes no notice would be measured as if it did.
+    fn not_on_side(&self, bench: &Bench<'_>, at: usize) -> Option<CellError> {
+        self.hosts[at].process.filter(|_| !bench.launcher.pretended)?;
+        let members = self.hosts[at].members.iter();
+        let mut missing = members.filter_map(|member| {
+            let about = &self.ready.get(member)?.about;
+            not_taken(&self.place, &bench.plan.tenants[*member], about)
+        });
+        missing.next().map(|reason| CellError::new(ErrorKind::Rubbish, reason))
     }
 
     fn launch_of(&mut self, bench: &Bench<'_>, members: &[usize]) -> Result<Launch, String> {

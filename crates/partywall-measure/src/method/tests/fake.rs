@@ -77,6 +77,8 @@ pub(super) enum Fault {
     Rubbish,
     Fail,
     Wrong,
+    /// It says nothing of the side that it was told; in any run.
+    Elsewhere,
 }
 
 struct Tenant {
@@ -172,7 +174,7 @@ impl Fake {
                 self.tell(at, FromTenant::Failed(Failed { message }));
             }
             Some((Fault::Hang, _)) => tenant.hangs = true,
-            Some((Fault::Wrong, _)) | None => {}
+            Some((Fault::Wrong | Fault::Elsewhere, _)) | None => {}
         }
     }
 
@@ -237,7 +239,9 @@ impl Channel for Fake {
                 self.lose(at, ErrorKind::Died);
                 break;
             }
-            let about = BTreeMap::new();
+            let is_elsewhere = behaviour.fault.is_some_and(|(fault, _)| fault == Fault::Elsewhere);
+            let side = launch.set.get(partywall_shim_api::environment::SIDE).filter(|_| !is_elsewhere);
+            let about = side.map(|side| ("side".to_owned(), side.clone())).into_iter().collect();
             self.tell(
                 at,
                 FromTenant::Ready(Ready {

@@ -74,6 +74,20 @@ fn plain_memory_comes_with_the_same_sms_and_nothing_else() {
 }
 
 #[test]
+fn a_tenant_that_does_not_say_that_it_has_memory_of_its_side_is_not_measured() {
+    let walls = r#"walls = [{ wall = "sides", setting = "private" }, { wall = "sides", setting = "plain" }]"#;
+    let behaviour = Behaviour { fault: Some((Fault::Elsewhere, u64::MAX)), ..Behaviour::default() };
+    let fake = Fake::new(&[("stream", behaviour)]);
+    let outcome = run_with(&programs(walls), fake, FakeMachine::default(), NO_LIMITS);
+    let error = outcome.row("sides private", "fast", "stream").error.clone().unwrap();
+    assert_eq!(
+        error.message,
+        "stream should have memory of the second side, and says nothing of a side in `about.side`: it would not be behind this wall"
+    );
+    assert_eq!(outcome.row("sides plain", "fast", "stream").error, None);
+}
+
+#[test]
 fn built_in_tenants_have_no_memory_of_a_side() {
     let walls = r#"walls = [{ wall = "sides", setting = "private" }, { wall = "sides", setting = "plain" }]"#;
     let mut plan = programs(walls);

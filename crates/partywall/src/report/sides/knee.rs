@@ -43,8 +43,8 @@ pub(super) fn figure(rows: &[Row]) -> Option<Picture> {
         }
         circle class="dot w-exclusive" cx=(px(AREA.left + 4.0)) cy="46" r="5" {}
         text class="label" x=(px(AREA.left + 14.0)) y="50" text-anchor="start" { "launched one by one" }
-        circle class="ring w-exclusive" cx=(px(AREA.left + 154.0)) cy="46" r="4" {}
-        text class="label" x=(px(AREA.left + 164.0)) y="50" text-anchor="start" { "as CUDA graphs" }
+        circle class="ring w-exclusive" cx=(px(AREA.left + 184.0)) cy="46" r="4" {}
+        text class="label" x=(px(AREA.left + 194.0)) y="50" text-anchor="start" { "as CUDA graphs" }
         @for row in &rows {
             @let class = LOADS.iter().find(|(load, _)| *load == row.load).map_or("w-exclusive", |(_, class)| class);
             @if let Some(added) = added(row) {
