@@ -75,16 +75,16 @@ class Model:
     program: Callable[[int], Program]
 
 
-def open_model(gpu: Gpu, name: str, context: int = CONTEXT, eager: bool = False) -> Model:
-    """A network by name, or `decode`, of which only the first tokens are then checked."""
+def open_model(gpu: Gpu, name: str, context: int = CONTEXT, eager: bool = False, tolerance: float = TOLERANCE) -> Model:
+    """A network by name, or `decode`, of which only the first tokens are then checked. `tolerance` is how far eager passes may be apart."""
     if name == "decode":
         return decoder(gpu, context, eager=eager, reference=STEPS_COMPARED)
     if name in IMAGES:
-        return classifier(gpu, name, eager)
-    return language_model(gpu, name, eager)
+        return classifier(gpu, name, eager, tolerance)
+    return language_model(gpu, name, eager, tolerance)
 
 
-def classifier(gpu: Gpu, name: str, eager: bool) -> Model:
+def classifier(gpu: Gpu, name: str, eager: bool, tolerance: float) -> Model:
     """A torchvision module in fp16, channels first. Work is counted in images."""
     import torch
     import torchvision
@@ -98,8 +98,10 @@ def classifier(gpu: Gpu, name: str, eager: bool) -> Model:
     def program(batch: int) -> Program:
         torch.manual_seed(SEED)
         images = torch.randn(batch, 3, pixels, pixels, dtype=torch.float16, device=gpu.device)
-        way = launched if eager else replayed
-        return way(gpu, lambda: network(images), batch, "image", {"torchvision": torchvision.__version__})
+        about = {"torchvision": torchvision.__version__}
+        if eager:
+            return launched(gpu, lambda: network(images), batch, "image", about, tolerance)
+        return replayed(gpu, lambda: network(images), batch, "image", about)
 
     return Model(program)
 
@@ -125,7 +127,7 @@ def make_lively(network, images) -> None:
         norm.eval()
 
 
-def language_model(gpu: Gpu, name: str, eager: bool) -> Model:
+def language_model(gpu: Gpu, name: str, eager: bool, tolerance: float) -> Model:
     """BERT, or GPT-2 over its whole input, in fp16, from transformers. Work is counted in sequences.
 
     Called without a mask, as most do first. While a graph is captured, transformers makes the mask that it skips
@@ -145,8 +147,9 @@ def language_model(gpu: Gpu, name: str, eager: bool) -> Model:
         torch.manual_seed(SEED)
         tokens = torch.randint(0, network.config.vocab_size, (batch, TEXT_TOKENS), device=gpu.device)
         about = {"transformers": transformers.__version__}
-        way = launched if eager else replayed
-        return way(gpu, lambda: network(tokens)[0], batch, "sequence", about)
+        if eager:
+            return launched(gpu, lambda: network(tokens)[0], batch, "sequence", about, tolerance)
+        return replayed(gpu, lambda: network(tokens)[0], batch, "sequence", about)
 
     return Model(program)
 
@@ -179,7 +182,7 @@ def replayed(gpu: Gpu, call: Callable, batch: int, unit: str, about: dict[str, s
     return Program(graph.replay, gpu.wait, unit, batch, begin, verify, digest(first), gpu.about | about, eager)
 
 
-def launched(gpu: Gpu, call: Callable, batch: int, unit: str, about: dict[str, str]) -> Program:
+def launched(gpu: Gpu, call: Callable, batch: int, unit: str, about: dict[str, str], tolerance: float) -> Program:
     """A call that leaves its result in a tensor, launched kernel by kernel as PyTorch does by itself. Each result is held against the first, on the
     GPU and behind it; the last one is kept."""
     import torch
@@ -192,7 +195,7 @@ def launched(gpu: Gpu, call: Callable, batch: int, unit: str, about: dict[str, s
 
     first = warmed_up(gpu, eager).clone()
     with torch.inference_mode():
-        tolerated = TOLERANCE * first.abs().max()
+        tolerated = tolerance * first.abs().max()
         wrong = torch.zeros((), dtype=torch.int64, device=gpu.device)
 
     def queue() -> None:
@@ -216,7 +219,7 @@ def launched(gpu: Gpu, call: Callable, batch: int, unit: str, about: dict[str, s
         if last[0] is None:
             return f"{units} units were served, and there is no result"
         if int(wrong):
-            return f"{int(wrong)} of {units} results differ from the first by more than {TOLERANCE} of its largest value"
+            return f"{int(wrong)} of {units} results differ from the first by more than {tolerance} of its largest value"
         return checked(last[0], first, "the first pass")
 
     about = about | {"graph": "no"}

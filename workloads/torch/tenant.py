@@ -44,6 +44,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     network.add_argument("name", choices=programs.NETWORKS, metavar="NAME", help=", ".join(programs.NETWORKS))
     network.add_argument("--batch", type=positive(BATCH_MAX), default=1, metavar="N")
     network.add_argument("--eager", action="store_true", help="launch kernel by kernel instead of a CUDA graph")
+    network.add_argument("--exact", action="store_true", help="eager results have to be the same to the bit each time, not within a tolerance")
     decode = commands.add_parser("decode", help="one token of a small language model for each of a batch of sequences")
     decode.add_argument("--batch", type=positive(BATCH_MAX), default=1, metavar="N")
     decode.add_argument("--eager", action="store_true", help="launch kernel by kernel instead of a CUDA graph")
@@ -70,7 +71,8 @@ def set_up(chosen: argparse.Namespace) -> programs.Program:
         return programs.fake(" ".join(map(str, vars(chosen).values())), getattr(chosen, "batch", None) or 1, about)
     gpu = start()
     if chosen.program == "network":
-        return programs.open_model(gpu, chosen.name, eager=chosen.eager).program(chosen.batch)
+        tolerance = 0.0 if chosen.exact else programs.TOLERANCE
+        return programs.open_model(gpu, chosen.name, eager=chosen.eager, tolerance=tolerance).program(chosen.batch)
     if chosen.program == "compiled":
         from compiled import compiled
 

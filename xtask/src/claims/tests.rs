@@ -162,9 +162,9 @@ fn tenants_on_sides_are_claimed_with_and_without_colors() {
     let scratch = Scratch::with("on-sides", &[(LEDGER, "# The ledger.\n"), ("results/r.json", record)]);
     run_with_rows(scratch.root(), &[PathBuf::from("results/r.json")]).unwrap();
     let ledger = load(scratch.root()).unwrap();
-    let value = |id: &str| ledger.get(id).map(|claim| claim.value);
-    assert_eq!(value("sides.net.resnet18-b1.mixer.slowdown_p99"), Some(1.26));
-    assert_eq!(value("sides.net.resnet18-b1.mixer.be_kept.uncolored"), Some(0.507));
+    let value = |id: &str| ledger.get(id).map(|claim| claim.value.to_string());
+    assert_eq!(value("sides.net.resnet18-b1.mixer.slowdown_p99").as_deref(), Some("1.260"));
+    assert_eq!(value("sides.net.resnet18-b1.mixer.be_kept.uncolored").as_deref(), Some("0.507"));
     assert_eq!(value("sides.net.resnet18-b1.mixer.response_slowdown_p99"), None);
 }
 

@@ -149,7 +149,7 @@ pub struct InterfereArguments {
     /// Give the neighbour no more SMs than it takes to move so many per cent of the most that it moves alone on its half. Just below what fills a side
     /// its memory answers much sooner.
     #[arg(long, value_name = "PERCENT")]
-    pub held: Option<u32>,
+    pub held: Option<f64>,
     /// Passes or requests behind each figure. Of fewer than 5000 there is no p99.
     #[arg(long, default_value_t = 5_000, value_name = "N")]
     pub requests: u32,

@@ -140,7 +140,7 @@ fn check(arguments: &InterfereArguments) -> Result<(), Failure> {
             return Err(Failure::input(format!("{option} {number}: from 1 to {most}")));
         }
     }
-    if let Some(percent) = arguments.held.filter(|percent| !(1..=100).contains(percent)) {
+    if let Some(percent) = arguments.held.filter(|percent| !(1.0..=100.0).contains(percent)) {
         return Err(Failure::input(format!("--held {percent}: from 1 to 100 per cent")));
     }
     for (option, bytes) in [("--data", arguments.data), ("--load-data", arguments.load_data)] {
@@ -229,7 +229,7 @@ fn rows(
                 Ok(rate)
             };
             let (sms, most) = match arguments.held {
-                Some(percent) => fewest(all, f64::from(percent) / 100.0, &mut rate)?,
+                Some(percent) => fewest(all, percent / 100.0, &mut rate)?,
                 None => (all, 0.0),
             };
             done(load.tell(&Told::Start { load: what, view, sms, threads: load_threads })?)?;
