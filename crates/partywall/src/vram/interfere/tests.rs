@@ -74,8 +74,8 @@ fn the_summary_has_the_worst_of_each_work_and_view() {
     let short =
         json!({"interference_p50_max": 1.5, "interference_p99_max": null, "added_us_per_launch_max": 12.5});
     let expected = json!({
-        "colored": {"long": long(1.02, 1.01), "short": short, "graph": null, "load_kept_min": 0.98},
-        "uncolored": {"long": long(2.0, 2.5), "short": null, "graph": null, "load_kept_min": 0.6},
+        "colored": {"long": long(1.02, 1.01), "short": short, "graph": null, "load_kept_min": 0.98, "load_kept_of_most_min": 0.98},
+        "uncolored": {"long": long(2.0, 2.5), "short": null, "graph": null, "load_kept_min": 0.6, "load_kept_of_most_min": 0.6},
     });
     assert_eq!(serde_json::to_value(Summary::of(&rows())).unwrap(), expected);
     let paired: Vec<Row> = rows().into_iter().filter(|row| row.view == View::Colored).collect();
