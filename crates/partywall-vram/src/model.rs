@@ -67,6 +67,8 @@ pub struct Times {
     pub noise: f64,
     /// The share of measurements that are far off, by up to 3 000 cycles.
     pub off: f64,
+    /// The share of pairs of streams that miss each other: they seem not to contend, whatever they share.
+    pub missed: f64,
 }
 
 /// How much was measured.
@@ -78,7 +80,7 @@ pub struct Asked {
     pub pairs: u64,
 }
 
-const H200: Times = Times { near: 310.0, far: 200.0, way: 40.0, noise: 6.0, off: 0.005 };
+const H200: Times = Times { near: 310.0, far: 200.0, way: 40.0, noise: 6.0, off: 0.005, missed: 0.01 };
 
 /// Bytes of a recorded page: two for each KiB.
 const RECORDED_PAGE: usize = (PAGE_BYTES >> 10) as usize * 2;
@@ -187,7 +189,7 @@ impl Model {
     }
 
     fn cycles(&mut self, probe: Probe) -> f64 {
-        let Times { near, far, way, noise, off } = self.times;
+        let Times { near, far, way, noise, off, .. } = self.times;
         let slice = self.slice(probe.address);
         let is_far = self.groups[usize::from(probe.group)] != self.side(probe.address);
         // As fixed as the wires.
@@ -219,7 +221,8 @@ impl Prober for Model {
     fn contention(&mut self, pairs: &[(Address, Address)]) -> Result<Vec<f32>, Infallible> {
         self.asked.pairs += pairs.len() as u64;
         let mut ratio = |(one, other): &(Address, Address)| {
-            let same = if self.slice(*one) == self.slice(*other) { 1.95 } else { 1.01 };
+            let missed = self.chance.unit() < self.times.missed;
+            let same = if self.slice(*one) == self.slice(*other) && !missed { 1.95 } else { 1.01 };
             let wrong = if self.chance.unit() < self.times.off { self.chance.unit() } else { 0.0 };
             same + 0.02 * self.chance.normal() + wrong
         };
