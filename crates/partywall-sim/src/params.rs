@@ -81,9 +81,9 @@ impl Default for Params {
             host_ns: 15500.0,
             reach_ns: 20000.0,
             sm_sharing: 3.79,
-            side_launch_ns: 500.0,
-            side_queue_ns: 3000.0,
-            side_stream: 1.8,
+            side_launch_ns: 555.0,
+            side_queue_ns: 3590.0,
+            side_stream: 2.18,
             start_room: 0.282,
         }
     }

@@ -25,10 +25,10 @@ fn errors(name: &str) -> WallError {
 #[test]
 fn errors_stay_where_they_were_found() {
     for (name, pairs, median, largest) in [
-        ("interfere-requests", 32, 0.07, 0.21),
-        ("sms", 80, 0.04, 0.36),
+        ("interfere-requests", 32, 0.06, 0.36),
+        ("sms", 80, 0.03, 0.26),
         ("interfere-held", 32, 0.03, 0.10),
-        ("interfere-held-98", 32, 0.03, 0.13),
+        ("interfere-held-98", 32, 0.03, 0.17),
     ] {
         let found = errors(name);
         assert_eq!((found.wall, found.n), (Wall::Sides, pairs), "{name}");
@@ -63,7 +63,9 @@ fn what_cannot_be_compared_is_named() {
     assert_eq!((count(&knee, "both sides"), count(&knee, "other than 1024 threads")), (48, 42));
     assert_eq!(count(&why("six-loads"), "is not known of `mixed`"), 2);
     assert_eq!(count(&why("fits-l2"), "no launches"), 4);
-    assert!(count(&why("empty-4"), "launches as short") > 0);
+    let many = recorded("interfere-held").replacen("\"launches\": 4", "\"launches\": 400", 1);
+    let shortest = read(&many, "r.json").unwrap().left_out;
+    assert!(shortest.iter().any(|row| row.why.contains("launches as short")), "{shortest:?}");
 }
 
 #[test]
