@@ -7,9 +7,10 @@
 //! exceed what there is.
 //!
 //! A kernel's time is the gap before it, its launch part and its work. The gap is the GPU's front end at work, which waits
-//! for nobody's data. The launch part (fetching code and parameters, ordering at kernel ends) sees the load of the whole
-//! chip even where a wall isolates the data: a software MIG was measured to leave 5 to 6 us on each launch beside a
-//! saturated other side, while data was untouched.
+//! for nobody's data. The launch part fetches code and parameters, which nobody can place: where a wall isolates the data and
+//! not these (`sides`), some of them wait in the queue of the other side. That time is little below saturation and grows with
+//! what the other side is asked for beyond what it can move; work was measured to be untouched, in sets that fit the L2
+//! and in larger ones, beside accesses of any priority (`results/h200/sides/first-private.json` and `fits-l2.json`).
 
 use crate::kernel::{Chip, Kernel, smooth};
 use crate::params::Params;
@@ -30,8 +31,8 @@ pub(crate) struct Load {
     pub(crate) gap_ns: f64,
     /// Which part of the memory system its data is in.
     pub(crate) memory: usize,
-    /// Whether its VRAM accesses are marked evict-first.
-    pub(crate) evict_first: bool,
+    /// Whether it is launched by a CUDA graph.
+    pub(crate) graph: bool,
 }
 
 /// How the memory system is cut.
@@ -39,10 +40,8 @@ pub(crate) struct Load {
 pub(crate) struct MemoryCut {
     /// Fraction of the bandwidth that each part has.
     pub(crate) share: f64,
-    /// Whether launches stay within the part (hardware partitions) or see the whole chip's load.
+    /// Whether launches stay within the part (hardware partitions) or wait for the other parts as well.
     pub(crate) launches_inside: bool,
-    /// Whether L2 capacity leaks between the parts.
-    pub(crate) l2_leaks: bool,
 }
 
 /// What slows work and launches at the present clock, as factors of at least 1.
@@ -99,20 +98,15 @@ impl Contention {
         for (load, part) in loads.iter().zip(&self.parts) {
             let inside = if cut.share < 1.0 { self.traffic_of(loads, load.memory) } else { whole };
             let others = ((inside - part.traffic) / bandwidth).clamp(0.0, 1.0);
-            let chip_wide = if cut.launches_inside || cut.share >= 1.0 {
-                others
-            } else {
-                ((whole - part.traffic) / chip.bandwidth).clamp(0.0, 1.0)
-            };
             let kernel = &load.kernel;
-            let mut slowdown = 1.0 + kernel.sensitivity * queueing(others, params);
-            if cut.l2_leaks {
-                let foreign = foreign_traffic(loads, &self.parts, load.memory);
-                slowdown += kernel.sensitivity * l2_leak(foreign);
-            }
+            let slowdown = 1.0 + kernel.sensitivity * queueing(others, params);
             // Beyond saturation each gets its part of the bandwidth, and feels it as far as it uses bandwidth.
             let excess = (inside / bandwidth - 1.0).max(0.0) * (kernel.traffic / bandwidth).min(1.0);
-            let launch = part.gap_ns + part.launch_ns * (1.0 + queueing(chip_wide, params));
+            let mut launch = part.gap_ns + part.launch_ns * (1.0 + queueing(others, params));
+            if !cut.launches_inside {
+                let foreign = ((whole - inside) / bandwidth).max(0.0);
+                launch += kernel.launches * residue_ns(foreign, load.graph, params);
+            }
             rates.push(1.0 / (launch + part.work_ns * slowdown.max(1.0 + excess)));
         }
     }
@@ -151,24 +145,11 @@ fn queueing(load: f64, params: &Params) -> f64 {
     params.queue_gain * load / (1.0 - params.queue_knee * load)
 }
 
-fn foreign_traffic(loads: &[Load], parts: &[Part], memory: usize) -> f64 {
-    loads
-        .iter()
-        .zip(parts)
-        .filter(|(load, _)| load.memory != memory && !load.evict_first)
-        .map(|(_, part)| part.traffic)
-        .sum()
-}
-
-/// Slowdown of memory-bound work by default-priority traffic on the other side, in GB/s: L2 capacity leaks where
-/// bandwidth does not. Straight lines through the measured points: 1.09 at 300, 1.26 at 2 200 (H200, 32 threads per
-/// SM); evict-first traffic leaks nothing at any rate.
-fn l2_leak(foreign: f64) -> f64 {
-    if foreign < 300.0 {
-        0.09 * foreign / 300.0
-    } else {
-        (0.09 + 0.17 * (foreign - 300.0) / 1900.0).min(0.26)
-    }
+/// What a launch waits for the other parts of the memory, by what those are asked for over what one part can move.
+fn residue_ns(foreign: f64, graph: bool, params: &Params) -> f64 {
+    let excess = (foreign - 1.0).max(0.0);
+    let of_graph = params.side_launch_ns * foreign.min(1.0) + params.side_queue_ns * excess;
+    if graph { of_graph } else { params.side_stream * of_graph }
 }
 
 #[cfg(test)]

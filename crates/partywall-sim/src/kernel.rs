@@ -103,8 +103,6 @@ pub struct Program {
     pub items: f64,
     /// Unit of `items`: `inputs`, `GB`, `products`.
     pub unit: &'static str,
-    /// Whether VRAM accesses are marked evict-first, which keeps them from pushing other tenants' lines out of L2.
-    pub evict_first: bool,
     /// How its kernels come to the GPU.
     pub launching: Launching,
     /// What of its latencies on fewer SMs the widths of its kernels do not explain.
@@ -175,7 +173,6 @@ impl Program {
             output: Bytes::ZERO,
             items: f64::from(profile.batch),
             unit: "inputs",
-            evict_first: false,
             launching: Launching::GRAPH,
             remainder,
         }
@@ -246,7 +243,6 @@ impl Program {
             output: Bytes::ZERO,
             items: bytes.0 as f64 / 1e9,
             unit: "GB",
-            evict_first: false,
             launching: Launching::default(),
             remainder: Remainder::default(),
         }
@@ -260,7 +256,6 @@ impl Program {
             output: Bytes::ZERO,
             items,
             unit,
-            evict_first: false,
             launching: Launching::default(),
             remainder: Remainder::default(),
         }

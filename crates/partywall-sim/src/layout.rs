@@ -293,7 +293,7 @@ impl Builder<'_> {
         Layout {
             dispatch,
             places: places.collect(),
-            memory: MemoryCut { share: 1.0, launches_inside: false, l2_leaks: false },
+            memory: MemoryCut { share: 1.0, launches_inside: false },
             mps,
             turnstile: None,
             arbiter: None,
@@ -382,11 +382,8 @@ impl Builder<'_> {
         let mut layout = self.with_caps(Dispatch::Concurrent, false, &caps);
         // Parts differ in size; the model cuts memory into equal ones, so it takes the smallest.
         let slices = chosen.iter().map(|&index| profiles[index].memory_slices).min().unwrap_or(1);
-        layout.memory = MemoryCut {
-            share: f64::from(slices) / f64::from(mig.memory_slices),
-            launches_inside: true,
-            l2_leaks: false,
-        };
+        layout.memory =
+            MemoryCut { share: f64::from(slices) / f64::from(mig.memory_slices), launches_inside: true };
         for (tenant, place) in layout.places.iter_mut().enumerate() {
             place.memory = tenant;
         }
@@ -418,7 +415,7 @@ impl Builder<'_> {
             return Err(self.too_many(per_side as usize / 2 * sides));
         }
         let mut layout = self.with_caps(Dispatch::Concurrent, true, &caps);
-        layout.memory = MemoryCut { share: 1.0 / sides as f64, launches_inside: false, l2_leaks: true };
+        layout.memory = MemoryCut { share: 1.0 / sides as f64, launches_inside: false };
         for (tenant, place) in layout.places.iter_mut().enumerate() {
             place.memory = side_of(tenant);
             layout.described[tenant] = format!("{} SMs of side {}", caps[tenant], place.memory);

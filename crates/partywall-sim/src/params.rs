@@ -52,6 +52,14 @@ pub struct Params {
     /// Extra time, in multiples of itself, of a kernel whose SMs are all shared with another tenant's: most of its
     /// blocks wait for slots. Fixed by pairs under MPS.
     pub sm_sharing: f64,
+    /// What a launch of a CUDA graph takes longer behind `sides` while the other side moves all it can. Fixed, as are the next two,
+    /// by requests of four launches beside neighbours on 24 to 66 SMs: `results/h200/sides/interfere-requests.json` and
+    /// `sms.json`, the `added_us_per_launch` of their rows.
+    pub side_launch_ns: f64,
+    /// The same for what the other side is asked for beyond that, as a multiple of it: the queue that builds up there.
+    pub side_queue_ns: f64,
+    /// How many times as long both are for a launch that comes through a stream and not in a graph.
+    pub side_stream: f64,
     /// Room, as a fraction of all SMs, that must be free before a waiting kernel of another tenant starts (or all
     /// it wants, if that is less). Fixed by pairs under MPS: persistent matrix products on 128 of 132 SMs block.
     pub start_room: f64,
@@ -73,6 +81,9 @@ impl Default for Params {
             host_ns: 15500.0,
             reach_ns: 20000.0,
             sm_sharing: 3.79,
+            side_launch_ns: 555.0,
+            side_queue_ns: 3590.0,
+            side_stream: 2.18,
             start_room: 0.282,
         }
     }
@@ -80,7 +91,7 @@ impl Default for Params {
 
 impl Params {
     /// Names and values, for reports and for the search.
-    pub fn entries(&mut self) -> [(&'static str, &mut f64); 14] {
+    pub fn entries(&mut self) -> [(&'static str, &mut f64); 17] {
         [
             ("gap_ns", &mut self.gap_ns),
             ("fixed_ns", &mut self.fixed_ns),
@@ -95,6 +106,9 @@ impl Params {
             ("host_ns", &mut self.host_ns),
             ("reach_ns", &mut self.reach_ns),
             ("sm_sharing", &mut self.sm_sharing),
+            ("side_launch_ns", &mut self.side_launch_ns),
+            ("side_queue_ns", &mut self.side_queue_ns),
+            ("side_stream", &mut self.side_stream),
             ("start_room", &mut self.start_room),
         ]
     }

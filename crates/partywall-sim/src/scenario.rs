@@ -140,9 +140,6 @@ pub struct TenantSpec {
     /// Copied back after each request.
     #[serde(default)]
     pub output: Bytes,
-    /// Whether its VRAM accesses are marked so that they leave other tenants' lines in L2.
-    #[serde(default)]
-    pub evict_first: bool,
     /// How requests come.
     pub load: Load,
     /// Longest good response.

@@ -2,7 +2,7 @@
 //!
 //! A recording has measured cells: a latency-sensitive tenant beside a best-effort one behind a wall, or one of the two
 //! alone there. Each is simulated with the same load and compared. Recordings are records of `partywall measure` (JSON,
-//! `record.rs`) or files of pairs (CSV, `pairs.rs`), which came before them and are kept as they were written.
+//! `record.rs`) or of `partywall vram interfere` (JSON, `sides.rs`), or files of pairs (CSV, `pairs.rs`), which came before them and are kept as they were written.
 
 use partywall_core::gpu::Gpu;
 use partywall_core::tenant::{Class, Share};
@@ -20,6 +20,7 @@ use crate::profile;
 
 mod pairs;
 mod record;
+mod sides;
 #[cfg(test)]
 mod tests;
 
@@ -39,8 +40,10 @@ const GEMM: &str = "gemm";
 /// One side of a measured cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tenant {
-    /// What it ran: a recorded network by its name, such as `resnet50-b1`, or `stream`, or `gemm`.
+    /// What it ran: a recorded network by its name, such as `resnet50-b1`, or `stream`, or `gemm`; any name where `made` is given.
     pub program: String,
+    /// The program, where the recording itself says enough of it.
+    pub made: Option<Program>,
     /// Its SMs, where the wall was set.
     pub share: Option<Share>,
     /// How its requests came.
@@ -118,18 +121,30 @@ pub struct ReadError {
 }
 
 impl ReadError {
+    fn in_json(file: &str, error: &serde_json::Error) -> Self {
+        let place = format!(":{}:{}", error.line(), error.column());
+        Self { file: file.to_owned(), place, what: error.to_string() }
+    }
+
     fn at_line(file: &str, line: u64, what: String) -> Self {
         Self { file: file.to_owned(), place: format!(":{line}"), what }
     }
 }
 
-/// Reads a record of `partywall measure` or a file of pairs; which of them it is shows in its first character.
+/// Reads a record of `partywall measure` or of `partywall vram interfere`, or a file of pairs; which of them it is shows in its first
+/// character, and in the command that a record says.
 ///
 /// # Errors
 /// The first thing that cannot be used, with its place and what would be right.
 pub fn read(text: &str, file: &str) -> Result<Recording, ReadError> {
     if text.trim_start().starts_with('{') {
-        return parse_record(text, file);
+        #[derive(Deserialize)]
+        struct Head {
+            command: Option<String>,
+        }
+        let head: Head = serde_json::from_str(text).map_err(|error| ReadError::in_json(file, &error))?;
+        let neighbours = head.command.is_some_and(|command| command.starts_with(sides::COMMAND));
+        return if neighbours { sides::parse(text, file) } else { parse_record(text, file) };
     }
     let pairs = parse_pairs(text, file)?;
     Ok(Recording { gpu: PAIRS_ON.to_owned(), pairs, cells: Vec::new(), left_out: Vec::new() })
@@ -177,6 +192,8 @@ pub struct WallError {
     pub median_error_p50: f64,
     /// 90th percentile of the same.
     pub p90_error_p50: f64,
+    /// Largest of the same.
+    pub max_error_p50: f64,
     /// Median over pairs of the absolute relative error of the p99 latency; `None` where no pair has one.
     pub median_error_p99: Option<f64>,
     /// Median over pairs of the absolute relative error of the best-effort rate. The first recording gives one average
@@ -231,7 +248,10 @@ pub fn simulate(pair: &Pair, gpu: &Gpu, params: &Params, effort: Effort) -> Resu
     let mut workloads = Vec::new();
     let mut shares = Vec::new();
     for (class, tenant) in sides {
-        let program = program(&tenant.program, gpu, params)?;
+        let program = match &tenant.made {
+            Some(program) => program.clone(),
+            None => program(&tenant.program, gpu, params)?,
+        };
         let program = match (tenant.launched_ms, tenant.solo_ms) {
             (Some(launched_ms), _) => program.launched_in(launched_ms * 1e6),
             (None, Some(solo_ms)) => program.paced(solo_ms * 1e6, params),
@@ -322,6 +342,7 @@ pub fn summarise(compared: &[Compared]) -> Vec<WallError> {
             n: pairs.len(),
             median_error_p50: quantile(errors(&pairs, Compared::error_p50), 0.5)?,
             p90_error_p50: quantile(errors(&pairs, Compared::error_p50), 0.9)?,
+            max_error_p50: quantile(errors(&pairs, Compared::error_p50), 1.0)?,
             median_error_p99: quantile(errors(&pairs, Compared::error_p99), 0.5),
             median_error_be_rate: quantile(errors(&pairs, Compared::error_be_rate), 0.5),
             alone_n: alone.len(),

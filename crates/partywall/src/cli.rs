@@ -292,7 +292,7 @@ pub struct ValidateArguments {
     /// Measured pairs, CSV; `results/h200/README.md` describes the columns.
     #[arg(value_name = "PAIRS.csv", required_unless_present = "results")]
     pub pairs: Vec<PathBuf>,
-    /// A record of `partywall measure`; may be given several times.
+    /// A record of `partywall measure`, or of `partywall vram interfere` for the wall `sides`; may be given several times.
     #[arg(long, value_name = "RECORD.json")]
     pub results: Vec<PathBuf>,
     /// Print `{"walls":[...], "not_comparable":[...]}` as JSON instead of a table.

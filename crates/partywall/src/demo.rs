@@ -211,8 +211,6 @@ fn network(gpu: &Gpu, name: &str, params: &Params) -> Result<Program, Failure> {
 fn best_effort(name: &str, program: Program, depth: u32) -> Result<Participant, Failure> {
     let load = Load::closed(depth);
     let demand = load.demand(None).map_err(Failure::internal)?;
-    // `sides` needs kernels that were built for it; such kernels mark their accesses evict-first.
-    let program = Program { evict_first: true, ..program };
     let workload =
         Workload { name: name.to_owned(), class: Class::BestEffort, program, demand, objective: None };
     Ok(Participant { workload, share: None })

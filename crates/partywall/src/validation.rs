@@ -33,6 +33,14 @@ const CALIBRATED: &[Recording] = recordings!["results/h200/pairs.csv", "results/
 /// Pairs of other networks and neighbours, measured afterwards.
 const HELD_OUT: &[Recording] = recordings!["results/h200/pairs-heldout.csv"];
 
+/// Requests beside neighbours on the other side, on which the wall `sides` was calibrated.
+const SIDES: &[Recording] =
+    recordings!["results/h200/sides/interfere-requests.json", "results/h200/sides/sms.json"];
+
+/// The same beside neighbours that are held below what fills their side.
+const SIDES_HELD_OUT: &[Recording] =
+    recordings!["results/h200/sides/interfere-held.json", "results/h200/sides/interfere-held-98.json"];
+
 /// The GPU on which they were made, and the networks of `profiles/networks`.
 pub(crate) const RECORDED_ON: &str = "h200";
 
@@ -127,7 +135,7 @@ pub(crate) fn validated_walls() -> Result<Vec<Wall>, Failure> {
     Ok(Wall::ALL.into_iter().filter(corun).collect())
 }
 
-/// What `results/sim/` keeps of `partywall sim validate` on both sets of recordings: file name and text.
+/// What `results/sim/` keeps of `partywall sim validate` on each set of recordings: file name and text.
 ///
 /// # Errors
 /// When a recording or the catalogue that come with the program are damaged.
@@ -137,8 +145,13 @@ pub fn recorded_validations() -> Result<Vec<(&'static str, String)>, String> {
         let files = recordings.iter().map(|(file, _)| *file).collect();
         output::json(&document(&measured, files, &summarise(&compare(&measured)?)))
     };
-    let both = [("validate.json", CALIBRATED), ("validate-heldout.json", HELD_OUT)];
-    let texts = both.map(|(name, recordings)| text(recordings).map(|text| (name, text)));
+    let sets = [
+        ("validate.json", CALIBRATED),
+        ("validate-heldout.json", HELD_OUT),
+        ("validate-sides.json", SIDES),
+        ("validate-sides-heldout.json", SIDES_HELD_OUT),
+    ];
+    let texts = sets.map(|(name, recordings)| text(recordings).map(|text| (name, text)));
     texts.into_iter().collect::<Result<_, Failure>>().map_err(|failure| failure.to_string())
 }
 
@@ -171,6 +184,7 @@ fn walls_table(walls: &[WallError]) -> String {
         "pairs",
         "median error p50",
         "p90 error p50",
+        "max error p50",
         "median error p99",
         "median error BE rate",
         "alone",
@@ -185,6 +199,7 @@ fn walls_table(walls: &[WallError]) -> String {
             wall.n.to_string(),
             format!("{:.3}", wall.median_error_p50),
             format!("{:.3}", wall.p90_error_p50),
+            format!("{:.3}", wall.max_error_p50),
             optional(wall.median_error_p99),
             optional(wall.median_error_be_rate),
             wall.alone_n.to_string(),

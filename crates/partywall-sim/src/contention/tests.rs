@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::kernel::stretch;
 
-const OPEN: MemoryCut = MemoryCut { share: 1.0, launches_inside: false, l2_leaks: false };
+const OPEN: MemoryCut = MemoryCut { share: 1.0, launches_inside: false };
 
 fn chip() -> Chip {
     Chip::of(Catalogue::builtin().unwrap().get("h200").unwrap())
@@ -33,7 +33,7 @@ fn load(width: f64, traffic: f64) -> Load {
         drawn: width.min(sms),
         gap_ns: kernel.gap_ns,
         memory: 0,
-        evict_first: false,
+        graph: true,
     }
 }
 
@@ -75,18 +75,18 @@ fn parts_of_the_memory_hide_neighbours_as_far_as_they_are_parts() {
     let half = MemoryCut { share: 0.5, ..OPEN };
     let launches = with(half, stream);
     let open = with(OPEN, Load { memory: 0, ..stream });
-    let leaks = with(MemoryCut { l2_leaks: true, ..half }, stream);
-    let marked = with(MemoryCut { l2_leaks: true, ..half }, Load { evict_first: true, ..stream });
     // Not quite 1: both kernels could draw on all SMs here.
     assert!(with(MemoryCut { launches_inside: true, ..half }, stream) < 1.0 + 1e-5);
     assert!(1.0 < launches && launches < open, "{launches} of {open}");
-    assert!(leaks > launches && marked == launches, "{leaks} {marked} {launches}");
 }
 
 #[test]
-fn leaks_follow_the_measured_points() {
-    assert_eq!((l2_leak(0.0), l2_leak(300.0), l2_leak(1e9)), (0.0, 0.09, 0.26));
-    assert!((l2_leak(2200.0) - 0.26).abs() < 1e-9);
+fn launches_wait_for_the_other_side_by_what_it_is_asked_for() {
+    let params =
+        Params { side_launch_ns: 100.0, side_queue_ns: 1000.0, side_stream: 2.0, ..Params::default() };
+    let residue = |foreign, graph| residue_ns(foreign, graph, &params);
+    assert_eq!([0.0, 0.5, 1.0, 1.5].map(|foreign| residue(foreign, true)), [0.0, 50.0, 100.0, 600.0]);
+    assert_eq!(residue(1.5, false), 1200.0);
 }
 
 #[test]
@@ -109,10 +109,9 @@ proptest! {
         sizes in proptest::collection::vec((0.5..500.0, 0.0..4250.0), 1..5),
         share in 0.1..1.0,
         launches_inside: bool,
-        l2_leaks: bool,
         clock in 0.2..1.0,
     ) {
-        let cut = MemoryCut { share, launches_inside, l2_leaks };
+        let cut = MemoryCut { share, launches_inside };
         let loads: Vec<Load> = sizes.iter().enumerate()
             .map(|(memory, &(width, traffic))| Load { memory: memory % 2, ..load(width, traffic) }).collect();
         let together = rates(&loads, cut, clock);

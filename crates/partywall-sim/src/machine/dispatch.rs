@@ -77,7 +77,7 @@ impl Placed {
             drawn: drawn.max(1e-3),
             gap_ns,
             memory: tenant.place.memory,
-            evict_first: tenant.program.evict_first,
+            graph: tenant.program.launching.graph,
         }
     }
 }

@@ -10,7 +10,7 @@ use partywall_core::units::{Bytes, Nanos};
 use partywall_core::wall::Wall;
 
 use super::{Fault, Setup, Workload};
-use crate::kernel::{Chip, Kernel, Program};
+use crate::kernel::{Chip, Kernel, Launching, Program};
 use crate::layout::{Layout, Member, Node};
 use crate::load::Load;
 use crate::metrics::{Counts, Outcome};

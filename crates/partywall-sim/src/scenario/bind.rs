@@ -109,8 +109,7 @@ impl Scenario {
                 Program::of(&profile, &recorded(&profile.gpu)?, &chip, params)
             }
         };
-        let program = program.with_copies(tenant.input, tenant.output);
-        Ok(Program { evict_first: tenant.evict_first, ..program })
+        Ok(program.with_copies(tenant.input, tenant.output))
     }
 }
 

@@ -87,13 +87,6 @@ pub(super) const KEYS: &[Key] = &[
     key("tenant", "output", "output = \"4KB\"", "nothing", "copied back after each request"),
     key(
         "tenant",
-        "evict_first",
-        "evict_first = true",
-        "false",
-        "its VRAM accesses are marked to leave L2 first, which under `sides` keeps them from the others' lines",
-    ),
-    key(
-        "tenant",
         "load",
         "load = { kind = \"poisson\", rate_per_s = 100 }",
         "",

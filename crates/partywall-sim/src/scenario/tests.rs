@@ -351,7 +351,7 @@ fn the_reference_has_every_key() {
         assert_eq!(listed, unknown(table), "{table}");
     }
     let reference = reference();
-    assert!(reference.contains("## `[[tenant]]`") && reference.contains("| `evict_first` |"), "{reference}");
+    assert!(reference.contains("## `[[tenant]]`") && reference.contains("| `share` |"), "{reference}");
 }
 
 proptest! {

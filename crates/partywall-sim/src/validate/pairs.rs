@@ -105,11 +105,19 @@ fn check(row: Row) -> Result<Pair, String> {
                 }
             };
             let share = percent("be_sm_percent", row.be_sm_percent.unwrap_or(100))?;
-            Some(Tenant { program, share, load: Load::closed(depth), solo_ms: None, launched_ms: None })
+            Some(Tenant {
+                program,
+                made: None,
+                share,
+                load: Load::closed(depth),
+                solo_ms: None,
+                launched_ms: None,
+            })
         }
     };
     let ls = Tenant {
         program: format!("{}-b{}", row.ls, row.ls_batch),
+        made: None,
         share: percent("ls_sm_percent", row.ls_sm_percent)?,
         load: Load::Closed { pause: Nanos::from_micros(500), depth: 1, host: None },
         solo_ms: None,

@@ -132,11 +132,7 @@ struct Head {
 /// No JSON, another version, a rehearsal, a GPU whose figures are not known, or nothing that can be compared.
 pub fn parse_record(text: &str, file: &str) -> Result<Recording, ReadError> {
     let refused = |what: String| ReadError { file: file.to_owned(), place: String::new(), what };
-    let damaged = |error: serde_json::Error| ReadError {
-        file: file.to_owned(),
-        place: format!(":{}:{}", error.line(), error.column()),
-        what: error.to_string(),
-    };
+    let damaged = |error: serde_json::Error| ReadError::in_json(file, &error);
     let head: Head = serde_json::from_str(text).map_err(damaged)?;
     if head.format != FORMAT {
         return Err(refused(format!("its format is `{}`; this version reads `{FORMAT}`", head.format)));
@@ -354,7 +350,7 @@ fn side<'c>(
         return Err(Unusable::LeftOut("saturated: its times say how long the run was".to_owned()));
     }
     let (program, load) = (tenant.modelled(), load(tenant, result)?);
-    Ok((Tenant { program, share, load, solo_ms: None, launched_ms: None }, result))
+    Ok((Tenant { program, made: None, share, load, solo_ms: None, launched_ms: None }, result))
 }
 
 /// SMs of LS and BE as the wall was set.

@@ -19,6 +19,7 @@ fn a_row_becomes_a_pair() {
     let tenant = |program: &str, load: Load| {
         Some(Tenant {
             program: program.to_owned(),
+            made: None,
             share: Some(Share::Percent(50)),
             load,
             solo_ms: None,
@@ -88,6 +89,7 @@ fn errors_are_summarised_per_wall_and_alone_apart() {
     let tenant = || {
         Some(Tenant {
             program: "stream".to_owned(),
+            made: None,
             share: None,
             load: Load::closed(1),
             solo_ms: None,

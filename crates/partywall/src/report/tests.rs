@@ -102,6 +102,7 @@ fn report() -> Report {
             n: 16,
             median_error_p50: 0.0625,
             p90_error_p50: 0.125,
+            max_error_p50: 0.125,
             median_error_p99: Some(0.25),
             median_error_be_rate: None,
             alone_n: 0,

@@ -78,6 +78,7 @@ fn records_of_measure_are_read() {
     let host = Load::Closed { pause: Nanos(500_000), depth: 1, host: Some(Nanos(60_000)) };
     let ls = Tenant {
         program: "resnet50-b1".to_owned(),
+        made: None,
         share: Some(Share::Sms(SmCount(66))),
         load: host,
         solo_ms: None,

@@ -143,41 +143,24 @@ fn sides_isolate_data_and_leave_the_launches() {
         math: false,
         activity: 0.8,
     };
-    let quiet = Program { evict_first: true, ..stream() };
-    let beside =
-        |wall: Wall, ls: Program, be: &Program| Scene::new(wall).ls(ls, &paced()).be(be.clone(), &looping());
-    let isolated = beside(Wall::Sides, program(vec![long]), &quiet).interference();
+    let beside = |wall: Wall, ls: Program| Scene::new(wall).ls(ls, &paced()).be(stream(), &looping());
+    let isolated = beside(Wall::Sides, program(vec![long])).interference();
     check("a long kernel on its side", isolated, 1.01, (0.995, 1.05));
-    let open = beside(Wall::GreenContexts, program(vec![long]), &quiet).interference();
+    let open = beside(Wall::GreenContexts, program(vec![long])).interference();
     check("the same with everybody's data anywhere", open, 2.1, (1.15, 2.6));
-    // Launches still see the whole chip: 5 to 6 us each (measured).
+    // Launches still wait for the other side (measured: 2.7 to 9.4 us where it is full, half of that in a graph, and
+    // at most 1.7 where it moves 97 % of what it can).
     let short = program(vec![Kernel { work_ns: 12e3, ..long }; 4]);
-    let scene = beside(Wall::Sides, short, &quiet);
-    let residue = (p50_us(&scene.run().tenants[0]) - p50_us(&scene.part(0).tenants[0])) / 4.0;
-    check("us per launch", residue, 5.5, (0.05, 8.0));
-}
-
-#[test]
-fn l2_capacity_leaks_between_sides_unless_evict_first() {
-    let long = Kernel {
-        gap_ns: 0.0,
-        launches: 1.0,
-        exposed: 1.0,
-        launch_ns: 1000.0,
-        work_ns: 560e3,
-        width: 20.0,
-        room: 60.0,
-        traffic: 120.0,
-        sensitivity: 1.0,
-        math: false,
-        activity: 0.8,
+    let graph = Program { launching: Launching { graph: true, ..short.launching }, ..short.clone() };
+    let residue = |ls: Program, be: Program| {
+        let scene = Scene::new(Wall::Sides).ls(ls, &paced()).be(be, &looping());
+        (p50_us(&scene.run().tenants[0]) - p50_us(&scene.part(0).tenants[0])) / 4.0
     };
-    let with = |evict_first| {
-        let be = Program { evict_first, ..stream() };
-        Scene::new(Wall::Sides).ls(program(vec![long]), &paced()).be(be, &looping()).interference()
-    };
-    check("default priority", with(false), 1.26, (1.1, 1.4));
-    check("evict-first", with(true), 1.01, (0.995, 1.05));
+    check("us per launch", residue(short.clone(), stream()), 3.1, (2.5, 9.5));
+    check("us per launch of a graph", residue(graph, stream()), 2.2, (1.0, 4.5));
+    let mut eased = stream();
+    eased.kernels[0].traffic *= 0.4;
+    check("us per launch beside less", residue(short, eased), 0.8, (0.3, 1.7));
 }
 
 #[test]

@@ -80,6 +80,7 @@ fn cells_become_pairs_with_the_load_and_the_host_that_were_seen() {
     assert_eq!((&alone.ls, alone.be_rate_per_s, alone.p50_ms), (&None, Some(3700.0), None));
     let ls = Tenant {
         program: "resnet50-b1".to_owned(),
+        made: None,
         share: Some(Share::Sms(SmCount(66))),
         load: Load::Closed { pause: Nanos(500_000), depth: 1, host: Some(Nanos(60_000)) },
         solo_ms: Some(1.02),
