@@ -52,13 +52,14 @@ pub struct Params {
     /// Extra time, in multiples of itself, of a kernel whose SMs are all shared with another tenant's: most of its
     /// blocks wait for slots. Fixed by pairs under MPS.
     pub sm_sharing: f64,
-    /// What a launch of a CUDA graph takes longer behind `sides` while the other side moves all it can. Fixed, as are the next two,
+    /// What a launch of a CUDA graph takes longer behind `sides` while the other side moves all it can. Fixed, as is `side_stream`,
     /// by requests of four launches beside neighbours on 24 to 66 SMs: `results/h200/sides/interfere-requests.json` and
     /// `sms.json`, the `added_us_per_launch` of their rows.
     pub side_launch_ns: f64,
-    /// The same for what the other side is asked for beyond that, as a multiple of it: the queue that builds up there.
+    /// The same for what the other side is asked for beyond that, as a multiple of it: the queue that builds up there. Fixed by ResNet-18
+    /// beside a stream (`results/h200/sides.json`). Requests that do little else would have 3 600.
     pub side_queue_ns: f64,
-    /// How many times as long both are for a launch that comes through a stream and not in a graph.
+    /// How many times as long the two above are for a launch that comes through a stream and not in a graph.
     pub side_stream: f64,
     /// Room, as a fraction of all SMs, that must be free before a waiting kernel of another tenant starts (or all
     /// it wants, if that is less). Fixed by pairs under MPS: persistent matrix products on 128 of 132 SMs block.
@@ -82,7 +83,7 @@ impl Default for Params {
             reach_ns: 20000.0,
             sm_sharing: 3.79,
             side_launch_ns: 555.0,
-            side_queue_ns: 3590.0,
+            side_queue_ns: 490.0,
             side_stream: 2.18,
             start_room: 0.282,
         }
