@@ -15,7 +15,7 @@
 //! 3. *Pairs.* The place is held against a place of that slice, then of the next, until it contends. One that contends with none of its side
 //!    is the first of a new slice. Measurements that are far off look like hits, so a hit stands if its signature was by far the nearest
 //!    ([`BY_FAR`]), is tried once more if it was the nearest, and three times if it was not. And one in a hundred streams misses the other one, which looks as if
-//!    they did not share a slice: so before a place begins a slice it is held against all known ones until measurements agree ([`LEAD`]), and in the
+//!    they did not share a slice: so before a place begins a slice it is held against all known ones until measurements agree, and in the
 //!    end so are all slices against each other.
 //! 4. *The check.* Fresh pairs, half of them of the same slice by the map: what contends has to share a slice, and the other way round. Where a pair
 //!    seems to say otherwise it is measured until it is sure.
