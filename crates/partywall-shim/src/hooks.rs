@@ -38,6 +38,7 @@ static AREAS: &[&[&[Hook]]] = &[
         launch::HOOKS,
         launch::busy::HOOKS,
         launch::changes::HOOKS,
+        launch::unloading::HOOKS,
         launch::within::HOOKS,
         copies::HOOKS,
         sms::HOOKS,

@@ -26,6 +26,7 @@ mod order;
 mod pieces;
 mod squeezed;
 mod turnstile;
+pub(crate) mod unloading;
 pub(crate) mod within;
 
 pub(crate) use pieces::{forget, instantiated};

@@ -209,15 +209,12 @@ pub(super) const MODULES: Subject = Subject {
             ],
             "looks up what is loaded. Where the tenant has a colored arena, functions whose code is not rewritten for it are not given out",
         ),
+        watched(
+            &["cuLibraryUnload", "cuModuleUnload"],
+            "code and global variables are measured and counted with the context; what was made to squeeze launches of it goes with it",
+        ),
         passed(
-            &[
-                "cuFuncLoad",
-                "cuLibraryUnload",
-                "cuLinkComplete",
-                "cuLinkCreate",
-                "cuLinkDestroy",
-                "cuModuleUnload",
-            ],
+            &["cuFuncLoad", "cuLinkComplete", "cuLinkCreate", "cuLinkDestroy"],
             "code and global variables are measured and counted with the context",
         ),
         passed(

@@ -38,7 +38,8 @@
 //! - S2: streams do not wait for each other because of it.
 //! - S3: what cannot go there goes as before, and is counted.
 //! - S4: the node is gone in the middle of it: launches go as before.
-//! - S5: launches of two functions, or with two kinds of attributes, never use each other's executable graph.
+//! - S5: launches of two functions, or with two kinds of attributes, never use each other's executable graph, nor does a function that was loaded
+//!   after another was unloaded and has its handle.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_ulonglong};
@@ -203,6 +204,14 @@ pub(super) fn forget(stream: Stream) {
     let gone: Vec<_> = keys.iter().filter_map(|key| execs.remove(key)).collect();
     drop(execs);
     // The driver is called when the lock is free.
+    drop(gone);
+}
+
+/// Some code is about to be unloaded: handles of functions may be others' right after.
+pub(super) fn forget_functions() {
+    // SAFETY: as above.
+    let Some(shared) = (unsafe { SHARED.load(Ordering::Acquire).as_ref() }) else { return };
+    let gone = std::mem::take(&mut *lock(&shared.execs));
     drop(gone);
 }
 
