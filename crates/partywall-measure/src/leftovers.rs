@@ -67,6 +67,7 @@ fn names(environment: &[u8], path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
     use std::os::unix::fs::symlink;
     use std::process::{Command, Stdio};
 
@@ -110,9 +111,12 @@ mod tests {
         let mut process = Command::new("cat")
             .env("CUDA_MPS_PIPE_DIRECTORY", used.join("pipe"))
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
+        // Who has only just been started may not show its environment yet. One that answers does.
+        process.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        process.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let lock = Lock::take(folder.path()).unwrap();
         assert_eq!(remove(&lock), 0);
         assert!(used.exists());
