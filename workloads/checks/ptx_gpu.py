@@ -141,26 +141,6 @@ class Gpu:
         """Whether what belongs to the other color has its pattern still."""
         return all(bool((self.memory[part] == PATTERN).all()) for part in self.others.split(1 << 15))
 
-    def tensors(self, case):
-        """Inputs as the case says, the same each time; outputs are zero."""
-        from ptx_kernels import Tensor
-
-        torch = self.torch
-        kinds = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i32": torch.int32, "i8": torch.int8}
-        chance = torch.Generator(DEVICE).manual_seed(1)
-        made = {}
-        for name, value in case.arguments.items():
-            if not isinstance(value, Tensor):
-                continue
-            if value.fill == "zero":
-                data = torch.zeros(value.shape, device=DEVICE)
-            elif value.fill == "whole":
-                data = torch.randint(0, value.below, value.shape, generator=chance, device=DEVICE)
-            else:
-                data = torch.randn(value.shape, generator=chance, device=DEVICE)
-            made[name] = data.to(kinds[value.dtype])
-        return made
-
     def values(self, case, places):
         """The arguments of a launch, in their order."""
         names = [name for name in case.kernel.arg_names if name not in case.constants]
@@ -186,9 +166,3 @@ def gpu_bytes():
     import torch
 
     return torch.uint8
-
-
-def outputs_of(case):
-    from ptx_kernels import Tensor
-
-    return [name for name, value in case.arguments.items() if isinstance(value, Tensor) and value.is_output]

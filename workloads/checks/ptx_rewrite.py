@@ -3,7 +3,7 @@
 
     python3 workloads/checks/ptx_rewrite.py --partywall target/release/partywall --out ptx.json
 
-Compiles the Triton kernels of `ptx_kernels.py`, has `partywall vram ptxas` assemble each as it is and rewritten, and runs both on one GPU: on
+Compiles the Triton kernels of `workloads/torch/triton_kernels.py`, has `partywall vram ptxas` assemble each as it is and rewritten, and runs both on one GPU: on
 tensors as they are, and on the same tensors in an arena, half of whose memory (every other stretch, by the parity of address bits) must
 never be touched. Results have to be equal to the last bit. Times are taken in turn. Which side of the chip a stretch is on is
 not asked: neither results nor the cost of translating depend on it. Then some kernels are launched by Triton itself, with `partywall` in the
@@ -33,9 +33,9 @@ import tempfile
 import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "torch")]
 
-from ptx_gpu import KINDS, Failed, Gpu, gpu_bytes, order, outputs_of, packed, parameters, same  # noqa: E402
+from ptx_gpu import DEVICE, KINDS, Failed, Gpu, gpu_bytes, order, packed, parameters, same  # noqa: E402
 
 VARIANTS = {
     "arena": "", "evict-first": ",evict-first", "fenced": ",pointers=fenced,evict-first", "any": ",pointers=any",
@@ -214,7 +214,7 @@ def run(gpu, case, ptx, shared, codes, row, rounds, at, expected_to=None):
     """Results and times of a kernel; what is launched next is said by `at`."""
     types = parameters(ptx)
     name = re.search(r"\.entry\s+([\w$]+)", ptx).group(1)
-    tensors, outputs = gpu.tensors(case), outputs_of(case)
+    tensors, outputs = case.tensors(DEVICE), case.outputs()
     threads = case.num_warps * 32
     launches = {}
 
@@ -233,7 +233,7 @@ def run(gpu, case, ptx, shared, codes, row, rounds, at, expected_to=None):
     if expected_to:
         gpu.torch.save({key: tensor.cpu() for key, tensor in expected.items()}, expected_to)
     row["bit_equal"] = {}
-    fresh = gpu.tensors(case)
+    fresh = case.tensors(DEVICE)
     for variant in codes:
         if variant == "plain":
             continue
@@ -260,9 +260,9 @@ def run(gpu, case, ptx, shared, codes, row, rounds, at, expected_to=None):
 
 
 def chosen(names):
-    import ptx_kernels
+    import triton_kernels
 
-    return [case for case in ptx_kernels.cases() if case.name in names]
+    return [case for case in triton_kernels.cases() if case.name in names]
 
 
 def launching_child(task):
@@ -397,16 +397,16 @@ def transparent_child(out):
     """Launches some kernels by Triton, which finds `partywall` in the place of its assembler."""
     import torch
 
-    import ptx_kernels
+    import triton_kernels
 
     gpu = Gpu()
     os.environ["PARTYWALL_ARENA"] = order_of(gpu.base, "arena")
     found = {}
-    for case in ptx_kernels.cases():
+    for case in triton_kernels.cases():
         if case.name not in TRANSPARENT:
             continue
         gpu.clear()
-        fresh = gpu.tensors(case)
+        fresh = case.tensors(DEVICE)
         places = {key: gpu.put(tensor) for key, tensor in fresh.items()}
         # Tensors of PyTorch whose addresses are those of the arena.
         flat = gpu.memory.view(-1).view(torch.uint8)
@@ -415,9 +415,8 @@ def transparent_child(out):
             begin, like = places[key] - gpu.base, fresh[key]
             return flat[begin : begin + like.numel() * like.element_size()].view(like.dtype).view(like.shape)
 
-        arguments = [seen(key) if key in fresh else case.arguments[key] for key in case.kernel.arg_names if key not in case.constants]
-        case.kernel[case.grid](*arguments, **case.constants, num_warps=case.num_warps, num_stages=case.num_stages)
-        found[case.name] = {key: gpu.get(places[key], fresh[key]).cpu() for key in outputs_of(case)}
+        case.launch({key: seen(key) for key in fresh})
+        found[case.name] = {key: gpu.get(places[key], fresh[key]).cpu() for key in case.outputs()}
     torch.save(found, out)
 
 
@@ -465,14 +464,14 @@ def main():
         return transparent_child(arguments.transparent_child)
     if arguments.launching_child:
         return launching_child(json.loads(arguments.launching_child))
-    import ptx_kernels
+    import triton_kernels
     import triton
 
     def say(text):
         print(text, file=sys.stderr, flush=True)
 
     begins = tuple(arguments.only.split(","))
-    cases = [case for case in ptx_kernels.cases() if case.name.startswith(begins)]
+    cases = [case for case in triton_kernels.cases() if case.name.startswith(begins)]
     if not cases:
         raise Failed(f"no kernel begins with {arguments.only}")
     record = {"triton": triton.__version__, "rounds": arguments.rounds, "rows": []}

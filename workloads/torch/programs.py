@@ -30,6 +30,14 @@ TEXTS = ("bert_base", "gpt2")
 NETWORKS = (*IMAGES, *TEXTS)
 # Of `triton_networks`.
 OF_TRITON = ("gpt", "mixer", "resnet18", "stream")
+# Of `triton_kernels`.
+KERNELS = {
+    "vector_add": "vector_add.fp32.w4",
+    "softmax": "softmax_rows.fp16.w8.s4",
+    "matmul": "matmul.fp16.128x256x64.w8.s4",
+    "layer_norm": "layer_norm.fp16.w4",
+    "attention": "attention.fp16.d64.w4.s3",
+}
 TEXT_TOKENS = 128
 GIB = 1 << 30
 GEMM_SIZE = 8192

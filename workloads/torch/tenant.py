@@ -23,6 +23,8 @@ from gpu import GROUPS_VARIABLE, GpuError, parse_groups, start
 
 # Longest context and largest batch: 600 GB of cache, so that a mistyped number is refused in words.
 BATCH_MAX, CONTEXT_MAX, SIZE_MAX = 1024, 8192, 65_536
+# What a graph of them still launches quickly.
+LAUNCHES_MAX = 1000
 # More than any measurement serves.
 UNITS_MAX = 1_000_000_000
 
@@ -52,8 +54,14 @@ def arguments(words: list[str]) -> argparse.Namespace:
     compiled = commands.add_parser("compiled", help="a network of Triton's kernels alone, on one side of the chip behind the wall `sides`")
     compiled.add_argument("name", choices=programs.OF_TRITON, metavar="NAME", help=", ".join(programs.OF_TRITON))
     compiled.add_argument("--batch", type=positive(BATCH_MAX), metavar="N")
-    compiled.add_argument("--eager", action="store_true", help="launch kernel by kernel instead of a CUDA graph")
-    compiled.add_argument("--evict-first", action="store_true", help="on a side: what is accessed leaves the L2 first, as best-effort tenants should have it")
+    kernel = commands.add_parser("kernel", help="a kernel of Triton's tutorials, on one side of the chip behind the wall `sides`")
+    kernel.add_argument("name", choices=programs.KERNELS, metavar="NAME", help=", ".join(programs.KERNELS))
+    kernel.add_argument("--launches", type=positive(LAUNCHES_MAX), default=1, metavar="N", help="one after the other, as one unit of work")
+    for one in (compiled, kernel):
+        one.add_argument("--eager", action="store_true", help="launch kernel by kernel instead of a CUDA graph")
+        one.add_argument(
+            "--evict-first", action="store_true", help="on a side: what is accessed leaves the L2 first, as best-effort tenants should have it"
+        )
     commands.add_parser("stream", help="copies of 1 GiB within the GPU's memory")
     gemm = commands.add_parser("gemm", help="products of two square bf16 matrices")
     gemm.add_argument("--size", type=positive(SIZE_MAX), default=programs.GEMM_SIZE, metavar="N", help="rows and columns")
@@ -73,10 +81,14 @@ def set_up(chosen: argparse.Namespace) -> programs.Program:
     if chosen.program == "network":
         tolerance = 0.0 if chosen.exact else programs.TOLERANCE
         return programs.open_model(gpu, chosen.name, eager=chosen.eager, tolerance=tolerance).program(chosen.batch)
-    if chosen.program == "compiled":
-        from compiled import compiled
+    if chosen.program in ("compiled", "kernel"):
+        import compiled
 
-        return compiled(gpu, chosen.name, chosen.batch, chosen.eager, chosen.evict_first)
+        if chosen.program == "compiled":
+            work = compiled.Network(chosen.name, chosen.batch, chosen.evict_first)
+        else:
+            work = compiled.Kernel(programs.KERNELS[chosen.name], chosen.launches, chosen.evict_first)
+        return compiled.program(gpu, chosen.name, work, chosen.eager)
     if chosen.program == "decode":
         return programs.decoder(gpu, chosen.context, chosen.eager).program(chosen.batch)
     if chosen.program == "stream":

@@ -3,6 +3,7 @@
 //! Takes memory of its own, which it gives back when it is dropped, and changes none of anybody's. It measures what a GPU does that has
 //! nothing else to do: beside other work times are wrong more often, and the checks of the maps say so.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use partywall_core::units::Bytes;
@@ -28,7 +29,7 @@ const THREADS: u32 = 256;
 const STREAM: u32 = 64;
 
 /// Places by which it is found out what one stream takes alone.
-const ALONE: u32 = 33;
+const ALONE: usize = 33;
 
 /// Lists of places begin at multiples of so many.
 const ALIGNED: usize = 4;
@@ -43,7 +44,17 @@ pub struct GpuProber {
     kernels: Arc<Kernels>,
     memory: DeviceBuffer,
     exchange: Exchange,
-    /// Cycles of a stream to one place alone; 0 until it was measured.
+    /// By the groups that were asked for: where pairs of streams come from.
+    crowds: BTreeMap<Vec<u16>, Crowd>,
+}
+
+/// SMs that streams come from.
+#[derive(Debug)]
+struct Crowd {
+    /// Its stream of launches is the SMs' as long as this is there.
+    _sms: GreenContext,
+    stream: Stream,
+    /// Cycles of a stream to one place alone.
     alone: u32,
 }
 
@@ -99,7 +110,7 @@ impl GpuProber {
                 times: context.alloc(list)?,
                 arrived: context.alloc(Bytes(LINE_BYTES))?,
             },
-            alone: 0,
+            crowds: BTreeMap::new(),
         })
     }
 
@@ -114,13 +125,29 @@ impl GpuProber {
             let missing = || DriverError::Invalid(format!("there is no group {} of SMs", probe.group));
             let group = self.groups.get_mut(usize::from(probe.group)).ok_or_else(missing)?;
             if group.is_none() {
-                let one = GroupSet::new([u32::from(probe.group)])
-                    .map_err(|error| DriverError::Invalid(error.to_string()))?;
-                let green = self.split.green_context(&one)?;
-                let stream = green.stream(Priority::Normal)?;
-                *group = Some((green, stream));
+                *group = Some(context_of(&self.split, [probe.group])?);
             }
         }
+        Ok(())
+    }
+
+    /// Makes sure that streams can come from SMs of these groups, the farther apart the better. What they take alone they take at the first places
+    /// that are asked about.
+    fn gather(&mut self, groups: &[u16], pairs: &[(Address, Address)]) -> Result<(), DriverError> {
+        if self.crowds.contains_key(groups) || pairs.is_empty() {
+            return Ok(());
+        }
+        if groups.is_empty() {
+            return Err(DriverError::Invalid("streams have to come from somewhere".to_owned()));
+        }
+        let wanted = (BLOCKS.div_ceil(self.split.sms_per_group().0) as usize).min(groups.len());
+        let chosen = (0..wanted).map(|index| groups[index * groups.len() / wanted]);
+        let (sms, stream) = context_of(&self.split, chosen)?;
+        let alone = pairs.iter().take(ALONE).flat_map(|(one, _)| [Self::line(*one), NO_PLACE]);
+        let mut cycles = self.pairs(&stream, &alone.collect::<Vec<_>>())?;
+        cycles.sort_unstable();
+        let alone = cycles[cycles.len() / 2].max(1);
+        self.crowds.insert(groups.to_vec(), Crowd { _sms: sms, stream, alone });
         Ok(())
     }
 
@@ -202,16 +229,30 @@ impl GpuProber {
     }
 
     /// Cycles for pairs of places, of one batch.
-    fn pairs(&self, lines: &[u32]) -> Result<Vec<u32>, DriverError> {
+    fn pairs(&self, stream: &Stream, lines: &[u32]) -> Result<Vec<u32>, DriverError> {
         let count = lines.len() / 2;
         let times = self.exchange(lines, |this| {
             let arrived = &this.exchange.arrived;
             this.stream.fill(arrived, 0, arrived.len(), 0)?;
+            this.stream.synchronize()?;
             let atomics = this.atomics(0, lines.len(), count, STREAM)?;
-            this.kernels.contend(&this.stream, Shape::new(BLOCKS, THREADS)?, &atomics, Part::all(arrived))
+            this.kernels.contend(stream, Shape::new(BLOCKS, THREADS)?, &atomics, Part::all(arrived))?;
+            stream.synchronize()
         })?;
         Ok(times[..count].to_vec())
     }
+}
+
+/// A context and a stream of some groups of SMs.
+fn context_of(
+    split: &SmSplit,
+    groups: impl IntoIterator<Item = u16>,
+) -> Result<(GreenContext, Stream), DriverError> {
+    let groups = GroupSet::new(groups.into_iter().map(u32::from))
+        .map_err(|error| DriverError::Invalid(error.to_string()))?;
+    let green = split.green_context(&groups)?;
+    let stream = green.stream(Priority::Normal)?;
+    Ok((green, stream))
 }
 
 impl Prober for GpuProber {
@@ -234,22 +275,15 @@ impl Prober for GpuProber {
         Ok(cycles)
     }
 
-    fn contention(&mut self, pairs: &[(Address, Address)]) -> Result<Vec<f32>, DriverError> {
-        if self.alone == 0 {
-            let pages = self.pages().max(1);
-            // Anywhere, and each somewhere else.
-            let one = |number: u32| {
-                [Self::line(Address { page: number % pages, offset: number * 7 * LINE }), NO_PLACE]
-            };
-            let mut cycles = self.pairs(&(0..ALONE).flat_map(one).collect::<Vec<_>>())?;
-            cycles.sort_unstable();
-            self.alone = cycles[cycles.len() / 2].max(1);
-        }
+    fn contention(&mut self, groups: &[u16], pairs: &[(Address, Address)]) -> Result<Vec<f32>, DriverError> {
+        self.gather(groups, pairs)?;
+        let Some(Crowd { stream, alone, .. }) = self.crowds.get(groups) else { return Ok(Vec::new()) };
         let mut ratios = Vec::with_capacity(pairs.len());
         for some in pairs.chunks(self.exchange.at_once / 2) {
             let lines: Vec<u32> =
                 some.iter().flat_map(|(one, other)| [Self::line(*one), Self::line(*other)]).collect();
-            ratios.extend(self.pairs(&lines)?.into_iter().map(|cycles| cycles as f32 / self.alone as f32));
+            let cycles = self.pairs(stream, &lines)?;
+            ratios.extend(cycles.into_iter().map(|cycles| cycles as f32 / *alone as f32));
         }
         Ok(ratios)
     }

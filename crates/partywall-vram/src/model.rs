@@ -26,6 +26,8 @@ pub struct Model {
     pub bent: Option<[u32; 2]>,
     /// How slices are chosen.
     pub slices: Slices,
+    /// Whether streams from SMs of the other side contend for ways there as well, of which every two slices have one, on both sides the same.
+    pub ways: bool,
     /// The side of each group of SMs.
     pub groups: Vec<Side>,
     /// Times, and what is wrong with them.
@@ -138,7 +140,17 @@ impl Model {
         let second = |chance: &mut Chance| mask.is_some() && chance.unit() < 0.5;
         let groups = (0..groups).map(|_| Side::second(second(&mut chance))).collect();
         let pages = (0..pages).map(|_| chance.below(u32::MAX)).collect();
-        Self { mask, bent: None, slices, groups, times: H200, pages, asked: Asked::default(), chance }
+        Self {
+            mask,
+            bent: None,
+            slices,
+            ways: true,
+            groups,
+            times: H200,
+            pages,
+            asked: Asked::default(),
+            chance,
+        }
     }
 
     /// Where an address really lives.
@@ -218,11 +230,18 @@ impl Prober for Model {
         Ok(probes.iter().map(|&probe| self.cycles(probe) as f32).collect())
     }
 
-    fn contention(&mut self, pairs: &[(Address, Address)]) -> Result<Vec<f32>, Infallible> {
+    fn contention(&mut self, groups: &[u16], pairs: &[(Address, Address)]) -> Result<Vec<f32>, Infallible> {
         self.asked.pairs += pairs.len() as u64;
         let mut ratio = |(one, other): &(Address, Address)| {
             let missed = self.chance.unit() < self.times.missed;
-            let same = if self.slice(*one) == self.slice(*other) && !missed { 1.95 } else { 1.01 };
+            let side = self.side(*one);
+            let are_near = self.side(*other) == side
+                && groups.iter().all(|group| self.groups[usize::from(*group)] == side);
+            let shared = |address: Address| {
+                let slice = self.slice(address);
+                if are_near || !self.ways { slice } else { slice % (self.slice_count() / 2) / 2 }
+            };
+            let same = if shared(*one) == shared(*other) && !missed { 1.95 } else { 1.01 };
             let wrong = if self.chance.unit() < self.times.off { self.chance.unit() } else { 0.0 };
             same + 0.02 * self.chance.normal() + wrong
         };

@@ -29,9 +29,10 @@ pub trait Prober {
     fn latencies(&mut self, probes: &[Probe]) -> Result<Vec<f32>, Self::Error>;
 
     /// For each pair, how many times longer streams of atomic operations to both take together than each alone: about 2 where both go to
-    /// one slice, about 1 otherwise. The streams come from as many SMs as it takes to saturate a slice; 16 of an H200, one does not.
+    /// one slice, about 1 otherwise. The streams come from SMs of these groups, of as many as it takes to saturate a slice; 16 of an H200, one
+    /// does not. They should be on the side of the first of each pair: on their way to the other side streams share more than slices.
     ///
     /// # Errors
     /// Whatever stands in the way of measuring.
-    fn contention(&mut self, pairs: &[(Address, Address)]) -> Result<Vec<f32>, Self::Error>;
+    fn contention(&mut self, groups: &[u16], pairs: &[(Address, Address)]) -> Result<Vec<f32>, Self::Error>;
 }

@@ -97,10 +97,16 @@ struct SlicesReport {
     of_sides: Option<[usize; 2]>,
     /// Bits of an offset within 2 MiB that change the slice.
     bits: u32,
+    /// Pages, and those of them that were looked at place by place: the others are like one of these.
+    pages: u64,
+    whole_pages: u32,
     /// Pairs that were measured, and places that they told.
     pairs: u64,
     places: u64,
     checked: u64,
+    /// Those of them that are on different sides, and those of these that contend all the same.
+    across_pairs: u64,
+    across_contend: u64,
     took_s: f64,
 }
 
@@ -260,9 +266,13 @@ impl SlicesReport {
             count: map.count,
             of_sides: sides.map(|sides| map.of_sides(sides)),
             bits: map.bits,
+            pages: map.pages.len() as u64,
+            whole_pages: map.whole,
             pairs: map.pairs,
             places: map.pages.iter().map(Vec::len).sum::<usize>() as u64,
             checked: map.checked,
+            across_pairs: map.across.pairs,
+            across_contend: map.across.contend,
             took_s,
         }
     }
@@ -340,13 +350,26 @@ impl SidesReport {
 
 impl SlicesReport {
     fn write(&self, text: &mut String) {
-        let Self { bytes, count, of_sides, bits: mask, pairs, places, checked, took_s } = self;
+        let Self {
+            bytes,
+            count,
+            of_sides,
+            bits: mask,
+            pages,
+            whole_pages,
+            pairs,
+            places,
+            checked,
+            across_pairs,
+            across_contend,
+            took_s,
+        } = self;
         let of = of_sides.map_or(String::new(), |[first, second]| format!(", {first} and {second} by side"));
         let _ = writeln!(
             text,
-            "  {count} slices{of}, in {}: {took_s:.1} s, {:.2} pairs a place\n  \
+            "  {count} slices{of}, in {}: {took_s:.1} s, {:.2} pairs a place; {whole_pages} of {pages} pages place by place\n  \
              what changes the slice: the bits {} of an address\n  \
-             checked: {checked} fresh pairs, none of them wrong",
+             checked: {checked} fresh pairs, none of them wrong; of {across_pairs} on different sides {across_contend} contend",
             Bytes(*bytes),
             *pairs as f64 / *places as f64,
             bits(*mask),

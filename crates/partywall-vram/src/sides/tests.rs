@@ -168,8 +168,8 @@ impl Prober for Moved {
         self.model.latencies(probes)
     }
 
-    fn contention(&mut self, pairs: &[(Address, Address)]) -> Result<Vec<f32>, Infallible> {
-        self.model.contention(pairs)
+    fn contention(&mut self, groups: &[u16], pairs: &[(Address, Address)]) -> Result<Vec<f32>, Infallible> {
+        self.model.contention(groups, pairs)
     }
 }
 

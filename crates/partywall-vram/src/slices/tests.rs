@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::{SliceMap, SlicesError, find, gather, scatter};
 use crate::address::{Address, LINE_BYTES, PAGE_BYTES};
-use crate::model::Model;
+use crate::model::{Model, Slices};
 use crate::prober::Prober as _;
 use crate::sides::{self, Found, Sides};
 
@@ -18,12 +18,16 @@ fn sides(model: &mut Model) -> Option<Sides> {
 
 /// Every line is in the slice that it is really in, whatever that is called.
 fn check(model: &mut Model) -> SliceMap {
+    check_pages(model, PAGES)
+}
+
+fn check_pages(model: &mut Model, pages: u32) -> SliceMap {
     let sides = sides(model);
-    let map = find(model, sides.as_ref(), PAGES, CHECKS, 5).unwrap();
+    let map = find(model, sides.as_ref(), pages, CHECKS, 5).unwrap();
     assert_eq!(u32::from(map.count), model.slice_count());
     assert_eq!(map.checked, u64::from(CHECKS));
     let mut names = BTreeMap::new();
-    for page in 0..PAGES {
+    for page in 0..pages {
         for offset in (0..PAGE_BYTES).step_by(LINE_BYTES as usize) {
             let address = Address { page, offset };
             let found = map.of(address).unwrap();
@@ -31,7 +35,7 @@ fn check(model: &mut Model) -> SliceMap {
         }
     }
     assert_eq!(names.len(), usize::from(map.count));
-    assert_eq!(map.of(Address { page: PAGES, offset: 0 }), None);
+    assert_eq!(map.of(Address { page: pages, offset: 0 }), None);
     map
 }
 
@@ -92,12 +96,36 @@ fn s4_a_slice_that_was_found_twice_is_one() {
 }
 
 #[test]
+fn s5_what_is_shared_on_the_way_is_no_slice() {
+    let mut model = Model::h200(20, 15);
+    let found = check(&mut model);
+    // A quarter of the pairs, of which one in 24 shares a way.
+    let expected = found.across.pairs / 24;
+    assert!((expected / 2..2 * expected).contains(&found.across.contend), "{:?}", found.across);
+    model.ways = false;
+    assert_eq!(check(&mut model).across.contend, 0);
+}
+
+#[test]
 fn s2_about_two_pairs_are_measured_for_each_place() {
     let mut model = Model::h200(20, 6);
     let map = check(&mut model);
     let places = u64::from(PAGES) * 8_192;
     // Those that were measured before any slice was known are among them.
     assert!(map.pairs < places * 5 / 2, "{} pairs for {places} places", map.pairs);
+}
+
+#[test]
+fn s6_pages_that_are_like_one_before_are_told_by_a_few_places() {
+    // Five kinds of pages, each in two ways by side.
+    let mut model = Model::h200(40, 16);
+    model.slices = Slices::Counter(5);
+    let map = check_pages(&mut model, 40);
+    assert!((5..=12).contains(&map.whole), "{} pages were looked at whole", map.whole);
+    assert!(map.pairs < u64::from(map.whole) * 8_192 * 4, "{} pairs", map.pairs);
+    let mut recorded = Model::recorded(include_bytes!("../../../../results/h200/slices-16-pages.bin"), 10);
+    let map = check_pages(&mut recorded, 16);
+    assert!(map.whole <= 16);
 }
 
 #[test]
@@ -116,7 +144,7 @@ fn s3_a_page_that_is_not_what_the_map_says_is_noticed() {
         pairs: 0,
     };
     let refused = search.check(&mut map, CHECKS);
-    assert!(matches!(refused, Err(SlicesError::Wrong { wrong: 100.., .. })), "{refused:?}");
+    assert!(matches!(refused, Err(SlicesError::Wrong { apart: 100.., together: 1.., .. })), "{refused:?}");
 }
 
 #[test]

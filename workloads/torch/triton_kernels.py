@@ -1,4 +1,4 @@
-"""Triton kernels of every kind that `ptx_rewrite.py` tries the rewriter on, in the manner of Triton's tutorials.
+"""Triton kernels in the manner of Triton's tutorials, of every kind that the rewriter is tried on: for `ptx_rewrite.py`, and for tenants (`placed`).
 
 Each `Case` says which arguments a kernel takes, so that it can be compiled without a GPU and launched with one. A `Tensor` has a shape, a type
 and what it is filled with; what else is in `arguments` is a number. Integers in sums keep them independent of the order of atomic operations."""
@@ -296,6 +296,35 @@ class Case:
     num_warps: int = 4
     num_stages: int = 3
     refused: str = ""
+
+    def outputs(self):
+        """Names of what is compared."""
+        return [name for name, value in self.arguments.items() if isinstance(value, Tensor) and value.is_output]
+
+    def tensors(self, device):
+        """Inputs by name, the same each time; outputs are zero."""
+        import torch
+
+        kinds = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i32": torch.int32, "i8": torch.int8}
+        chance = torch.Generator(device).manual_seed(1)
+        made = {}
+        for name, value in self.arguments.items():
+            if not isinstance(value, Tensor):
+                continue
+            if value.fill == "zero":
+                data = torch.zeros(value.shape, device=device)
+            elif value.fill == "whole":
+                data = torch.randint(0, value.below, value.shape, generator=chance, device=device)
+            else:
+                data = torch.randn(value.shape, generator=chance, device=device)
+            made[name] = data.to(kinds[value.dtype])
+        return made
+
+    def launch(self, tensors):
+        """By Triton, on these tensors."""
+        names = [name for name in self.kernel.arg_names if name not in self.constants]
+        values = [tensors.get(name, self.arguments[name]) for name in names]
+        self.kernel[self.grid](*values, **self.constants, num_warps=self.num_warps, num_stages=self.num_stages)
 
     def compiled(self, arch=90):
         """What Triton makes of it; needs no GPU."""
