@@ -9,6 +9,7 @@ pub mod config;
 pub mod copy_scheduler;
 pub mod device_turns;
 pub mod diagnostic;
+pub mod duty_cycle;
 pub mod faults;
 pub mod governor;
 pub mod gpu;

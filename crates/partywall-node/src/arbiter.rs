@@ -108,7 +108,7 @@ pub enum OptionsError {
     Part(String),
     /// The same about launches.
     #[error(
-        "`{0}` says nothing about launches; write off, or chunks=2, chunk=100us, launches=16, release=50us, squeezed=16sms, slice=200us, turn=40ms, fixed with commas between"
+        "`{0}` says nothing about launches; write off, or chunks=2, chunk=100us, launches=16, release=50us, squeezed=16sms, duty=50%, slice=200us, turn=40ms, fixed with commas between"
     )]
     Launches(String),
     /// A value that is none.

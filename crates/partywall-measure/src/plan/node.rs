@@ -7,7 +7,7 @@
 //! | `ls=66sms`, `be=66sms` | confines the tenants of a class to so many SMs: latency-sensitive ones to the first, best-effort ones to the last |
 //! | `level` | best-effort tenants are MPS clients of the same priority as others, and not of a lower one |
 //! | `straight` | copies go straight to the driver |
-//! | `decided`, or options such as `chunks=2,chunk=100us` | launches are decided about, as the options of a node say; with `squeezed=16sms` best-effort tenants keep so many SMs while others are at work; with `slice=200us` they lose the device so often to who waits |
+//! | `decided`, or options such as `chunks=2,chunk=100us` | launches are decided about, as the options of a node say; with `squeezed=16sms` best-effort tenants keep so many SMs while others are at work, with `duty=50%` so much of the time; with `slice=200us` they lose the device so often to who waits |
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ use partywall_core::diagnostic::quoted;
 use partywall_node::arbiter::squeeze::LaunchOptions;
 
 /// How to write one.
-const RIGHT: &str = "write setting = \"mps\" or \"time-slicing\", then what is wanted of ls=66sms, be=66sms, level, straight, decided, chunks=2,chunk=100us,squeezed=16sms,slice=200us";
+const RIGHT: &str = "write setting = \"mps\" or \"time-slicing\", then what is wanted of ls=66sms, be=66sms, level, straight, decided, chunks=2,chunk=100us,squeezed=16sms,duty=50%,slice=200us";
 
 /// A node around the tenants of a cell.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -18,6 +18,9 @@
 //! A tenant that has a *squeezed* set of SMs is squeezed where others are held: it goes on launching, onto these. Whether they are fully held
 //! instead is a matter of the setting: the safer ones do.
 //!
+//! A setting may also leave best-effort processes on the device for a part of the time only while there are requests ([`DutyCycle`]), which bounds
+//! what they draw of the memory's bandwidth whatever they run: then they are held and let go again and again.
+//!
 //! Besides, all of them hold while what latency-sensitive tenants take alone is measured ([`Squeeze::hold_until`]): until a time that has to be
 //! put off again and again, so that nobody is forgotten.
 //!
@@ -34,234 +37,37 @@
 //! - S7: the setting changes: who is held, and how long chunks are, changes at once.
 //! - S8: who has a squeezed set is squeezed and not held, unless the setting says so; when that was decided is in its page.
 //! - S9: short slices: one best-effort process at a time, requests first, and what it is told is what it waits for longest.
+//! - S10: a part of the time: those that are not held launch, and stop when their part of the time is used up, as long as there are requests.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::ops::RangeInclusive;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use partywall_core::duty_cycle::{DutyCycle, WHOLE_PERCENT};
 use partywall_core::sm_arbiter::{Action, Config, Event, SmArbiter};
-use partywall_core::tenant::{Class, Share, TenantId};
+use partywall_core::tenant::{Class, TenantId};
 use partywall_core::units::Nanos;
-use partywall_shim_api::page::{CHUNKS, HOLD_MEASURING, HOLD_SQUEEZED, HOLD_TURN, Mapped};
-use serde::Serialize;
+use partywall_shim_api::page::{HOLD_MEASURING, HOLD_SQUEEZED, HOLD_TURN, Mapped};
 
-use super::{OptionsError, value};
 use crate::leases::ProcessId;
 
 mod in_turns;
+mod options;
 #[cfg(test)]
 mod tests;
 
 use in_turns::InTurns;
 pub use in_turns::TurnWatch;
+pub use options::{
+    DUTY_PERCENT, LS_SLICE, LaunchOptions, SHARED_SLICE, SLICE_MAX, SLICE_MIN, Setting, TURN, TURN_MAX,
+    TURN_MIN,
+};
+
+/// What best-effort processes have of the device at a time beside requests where chunks have no bound.
+const QUANTUM: Nanos = Nanos::from_micros(100);
 
 /// How long a process can be active at a time.
 pub const LIMIT: Nanos = Nanos::from_millis(500);
-
-/// The shortest time slice. Two processes at work with it made no progress on an H200 (driver 580), because a change of hands takes more: so one
-/// at a time computes. For requests 25 us were no better.
-pub const SLICE_MIN: Nanos = Nanos::from_micros(50);
-
-/// The shortest where several best-effort processes may have work on the device at the same time.
-pub const SHARED_SLICE: Nanos = Nanos::from_millis(1);
-
-/// How long one best-effort process computes while others wait, unless the options say otherwise. A change costs some 0.3 ms (0.2 ms are what an
-/// H200 takes to change hands in the middle of a kernel, 0.1 ms is how long a launch that waits may take to notice): below one percent.
-pub const TURN: Nanos = Nanos::from_millis(40);
-
-/// The shortest and the longest turn: a change of hands must be little of it, and a launch waits for the turns of all others.
-pub const TURN_MIN: Nanos = Nanos::from_millis(1);
-/// See [`TURN_MIN`].
-pub const TURN_MAX: Nanos = Nanos::from_millis(1_000);
-
-/// The longest.
-pub const SLICE_MAX: Nanos = Nanos::from_millis(1_000);
-
-/// The time slice of latency-sensitive processes where best-effort ones have a short one: a request is not interrupted.
-pub const LS_SLICE: Nanos = Nanos::from_millis(20);
-
-/// Whether launches are decided about, and how, as in `chunks=2,chunk=100us,launches=16,release=50us,squeezed=16sms,slice=200us,turn=40ms,fixed`, each part optional, or `off`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LaunchOptions {
-    /// Whether they are at all; otherwise they go straight to the driver, and are counted.
-    pub decided: bool,
-    /// Chunks of a best-effort process on the device at a time: two, so that the device finds the next one there.
-    pub chunks: u32,
-    /// How long the device is to be busy with a chunk. Zero: only the number of launches bounds it.
-    pub chunk: Nanos,
-    /// Launches in a chunk at most. A mark behind each costs the device some microseconds.
-    pub launches: u32,
-    /// How long latency-sensitive tenants must have been idle before best-effort ones go on.
-    pub release: Nanos,
-    /// The SMs that are left to best-effort tenants instead of being held, unless they say otherwise themselves.
-    pub squeezed: Option<Share>,
-    /// The time slice of best-effort processes, where processes take turns: how long one keeps the device while others wait. `None`: as
-    /// the driver has it, 2 ms.
-    pub slice: Option<Nanos>,
-    /// How long one best-effort process computes while others wait, where they do so by turns ([`LaunchOptions::takes_turns`]).
-    pub turn: Nanos,
-    /// Whether best-effort tenants are given more or less room ([`Setting`]) as promises allow; otherwise what is said here stays.
-    pub steered: bool,
-}
-
-/// What can be changed while tenants run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Setting {
-    /// Whether best-effort tenants hold while latency-sensitive ones are active.
-    pub hold: bool,
-    /// Whether those of them that have a squeezed set go on there instead.
-    pub squeezed: bool,
-    /// How long the device is to be busy with a chunk.
-    #[serde(rename = "chunk_ns")]
-    pub chunk: Nanos,
-}
-
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held = match (self.hold, self.squeezed) {
-            (true, true) => "squeezed for requests",
-            (true, false) => "held for requests",
-            (false, _) => "not held",
-        };
-        match self.chunk {
-            Nanos::ZERO => write!(f, "{held}, chunks of any length"),
-            chunk => write!(f, "{held}, chunks of {} us", chunk.0 / 1_000),
-        }
-    }
-}
-
-impl LaunchOptions {
-    /// Whether one best-effort process at a time computes: slices are so short that two would only change hands, and who launches can be
-    /// held.
-    pub fn takes_turns(&self) -> bool {
-        self.decided && self.slice.is_some_and(|slice| slice < SHARED_SLICE)
-    }
-
-    /// The time slice of processes of a class in microseconds; 0: as the driver has it. `share`: several best-effort processes may have
-    /// work on the device at the same time.
-    pub fn slice_us(&self, class: Class, share: bool) -> u32 {
-        let slice = self.slice.map(|slice| match class {
-            Class::BestEffort if share => slice.max(SHARED_SLICE),
-            Class::BestEffort => slice,
-            Class::LatencySensitive => LS_SLICE,
-        });
-        slice.and_then(|slice| u32::try_from(slice.0 / 1_000).ok()).unwrap_or(0)
-    }
-
-    /// What holds at first, and where nobody has a promise. `squeezes`: whether any tenant has a squeezed set.
-    pub const fn setting(&self, squeezes: bool) -> Setting {
-        Setting { hold: true, squeezed: squeezes, chunk: self.chunk }
-    }
-
-    /// What can be steered to, the safest first: shorter chunks cost a neighbour's request less and the best-effort tenant more;
-    /// not to hold at all may be right beside launches that take next to nothing from others.
-    /// Between the two is to squeeze those that can be.
-    pub fn settings(&self, squeezes: bool) -> Vec<Setting> {
-        let chunk = self.chunk.0;
-        let held = [chunk / 4, chunk / 2, chunk, chunk.saturating_mul(4)].map(|chunk| (true, false, chunk));
-        let squeezed = [chunk, chunk.saturating_mul(4)].map(|chunk| (true, true, chunk));
-        let free = [chunk, chunk.saturating_mul(4)].map(|chunk| (false, false, chunk));
-        let all = held.into_iter().chain(squeezed.into_iter().filter(|_| squeezes)).chain(free);
-        let setting = |(hold, squeezed, chunk)| Setting { hold, squeezed, chunk: Nanos(chunk) };
-        let mut settings: Vec<Setting> = all.map(setting).collect();
-        settings.dedup();
-        settings
-    }
-}
-
-impl Default for LaunchOptions {
-    fn default() -> Self {
-        Self {
-            decided: false,
-            chunks: 2,
-            chunk: Nanos::from_micros(100),
-            launches: 16,
-            release: Nanos::from_micros(50),
-            squeezed: None,
-            slice: None,
-            turn: TURN,
-            steered: true,
-        }
-    }
-}
-
-impl FromStr for LaunchOptions {
-    type Err = OptionsError;
-
-    fn from_str(text: &str) -> Result<Self, OptionsError> {
-        let mut options = Self { decided: true, ..Self::default() };
-        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            match part.split_once('=') {
-                None if part == "off" => options.decided = false,
-                Some(("chunks", count)) => options.chunks = value(part, count)?,
-                Some(("chunk", time)) => options.chunk = value(part, time)?,
-                Some(("launches", count)) => options.launches = value(part, count)?,
-                Some(("release", time)) => options.release = value(part, time)?,
-                Some(("slice", time)) => options.slice = Some(slice(part, time)?),
-                Some(("turn", time)) => options.turn = turn(part, time)?,
-                Some(("squeezed", share)) => options.squeezed = Some(squeezed(part, share)?),
-                None if part == "fixed" => options.steered = false,
-                _ => return Err(OptionsError::Launches(part.to_owned())),
-            }
-        }
-        let possible = 1..=CHUNKS as u32;
-        if !possible.contains(&options.chunks) || options.launches == 0 {
-            let reason = format!("chunks are 1 to {CHUNKS}, and launches at least 1");
-            return Err(OptionsError::Value { part: text.to_owned(), reason });
-        }
-        if u32::try_from(options.chunk.0).is_err() {
-            let reason = "a chunk is at most 4 s, and 0us for no bound".to_owned();
-            return Err(OptionsError::Value { part: text.to_owned(), reason });
-        }
-        Ok(options)
-    }
-}
-
-/// A time slice that a device can have.
-fn slice(part: &str, text: &str) -> Result<Nanos, OptionsError> {
-    time_within(part, text, SLICE_MIN..=SLICE_MAX, || {
-        format!(
-            "a time slice is {} us to {} ms: after a shorter one a process would have done nothing since it got the device",
-            SLICE_MIN.0 / 1_000,
-            SLICE_MAX.0 / 1_000_000
-        )
-    })
-}
-
-/// A turn that is worth its change.
-fn turn(part: &str, text: &str) -> Result<Nanos, OptionsError> {
-    time_within(part, text, TURN_MIN..=TURN_MAX, || {
-        format!(
-            "a turn is {} to {} ms: a shorter one is mostly a change of hands, and others wait for a longer one",
-            TURN_MIN.0 / 1_000_000,
-            TURN_MAX.0 / 1_000_000
-        )
-    })
-}
-
-/// A time in a range, outside of which it is refused for a reason.
-fn time_within(
-    part: &str,
-    text: &str,
-    range: RangeInclusive<Nanos>,
-    reason: impl FnOnce() -> String,
-) -> Result<Nanos, OptionsError> {
-    let time: Nanos = value(part, text)?;
-    if range.contains(&time) {
-        Ok(time)
-    } else {
-        Err(OptionsError::Value { part: part.to_owned(), reason: reason() })
-    }
-}
-
-/// A share, of which a number alone is one of SMs.
-fn squeezed(part: &str, text: &str) -> Result<Share, OptionsError> {
-    let sms = text.parse::<u32>().map(|_| format!("{text}sms"));
-    value(part, sms.as_deref().unwrap_or(text))
-}
 
 #[derive(Debug)]
 struct Process {
@@ -285,6 +91,9 @@ pub struct Squeeze {
     active: BTreeSet<TenantId>,
     holding: BTreeSet<TenantId>,
     wake: Option<Nanos>,
+    /// While some stand back: how the time beside requests is shared, and whether that holds best-effort processes now.
+    duty: Option<DutyCycle>,
+    is_used_up: bool,
     /// Until when all best-effort processes hold.
     measuring: Option<Nanos>,
     /// `None` where best-effort processes need not launch by turns.
@@ -303,6 +112,8 @@ impl Squeeze {
             active: BTreeSet::new(),
             holding: BTreeSet::new(),
             wake: None,
+            duty: None,
+            is_used_up: false,
             measuring: None,
             turns: options.takes_turns().then(|| InTurns::new(&options, watch)),
             actions: Vec::new(),
@@ -373,6 +184,7 @@ impl Squeeze {
     /// Best-effort processes have this from now on.
     pub fn set(&mut self, now: Nanos, setting: Setting) {
         self.setting = setting;
+        (self.duty, self.is_used_up) = (None, false);
         let chunk = self.chunk_ns();
         self.processes
             .values()
@@ -418,6 +230,7 @@ impl Squeeze {
             }
             changed |= std::mem::replace(&mut process.is_active, is_active) != is_active;
         }
+        let mut is_news = false;
         let due = self.wake.is_some_and(|at| now() >= at);
         if changed || due {
             let now = now();
@@ -434,11 +247,26 @@ impl Squeeze {
                 arbiter.step(now, Event::Tick, &mut self.actions);
             }
             self.active = active;
-            if self.act() {
-                self.tell(now);
-            }
+            is_news = self.act();
+        }
+        if self.look_at_duty(&now, launching) || is_news {
+            self.tell(now());
         }
         is_contested || launching || !self.active.is_empty() || self.wake.is_some()
+    }
+
+    /// Counts the time that best-effort processes have work beside requests; whether that changes who is held.
+    fn look_at_duty(&mut self, now: impl Fn() -> Nanos, is_busy: bool) -> bool {
+        let before = self.is_used_up;
+        if self.setting.duty_percent == WHOLE_PERCENT || self.holding.is_empty() {
+            (self.duty, self.is_used_up) = (None, false);
+        } else {
+            let (now, percent) = (now(), self.setting.duty_percent);
+            let quantum = if self.setting.chunk == Nanos::ZERO { QUANTUM } else { self.setting.chunk };
+            let duty = self.duty.get_or_insert_with(|| DutyCycle::new(now, percent, quantum));
+            self.is_used_up = !duty.look(now, is_busy);
+        }
+        self.is_used_up != before
     }
 
     /// Passes the turn on, where best-effort processes launch by turns; whether one waits for it.
@@ -496,8 +324,9 @@ impl Squeeze {
 
     /// Whether a best-effort process is to launch nothing, whoever's turn it is.
     fn is_held(&self, process: &Process) -> bool {
-        let stands_back = self.setting.hold && self.holding.contains(&process.tenant);
+        let stands_back = self.holding.contains(&process.tenant);
         let is_squeezed = self.setting.squeezed && process.page.header.squeezed().is_some();
-        self.measuring.is_some() || (stands_back && !is_squeezed)
+        let is_asked = self.is_used_up || (self.setting.hold && !is_squeezed);
+        self.measuring.is_some() || (stands_back && is_asked)
     }
 }

@@ -46,7 +46,7 @@ pub struct NodeArguments {
     #[arg(long, value_name = "PARTS")]
     pub copies: Option<CopyOptions>,
     /// Have best-effort tenants keep little on the device, and launch nothing while latency-sensitive ones are active: `off` or
-    /// parts of `chunks=2,chunk=100us,launches=16,release=50us,squeezed=16sms,slice=200us,turn=40ms,fixed` (docs/run.md). Default: off, except behind the wall
+    /// parts of `chunks=2,chunk=100us,launches=16,release=50us,squeezed=16sms,duty=50%,slice=200us,turn=40ms,fixed` (docs/run.md). Default: off, except behind the wall
     /// partywall.
     #[arg(long, value_name = "PARTS")]
     pub launches: Option<LaunchOptions>,

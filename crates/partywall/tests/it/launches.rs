@@ -44,6 +44,30 @@ fn a_neighbour_stands_back_while_a_request_is_at_work() {
     }
 }
 
+/// Requests follow each other without a pause. Who is held for them gets on only when it has waited for the limit.
+#[test]
+fn a_neighbour_goes_on_beside_requests_for_a_part_of_the_time() {
+    let launches = [None, Some(50)].map(|duty_percent| {
+        let machine = Machine::new(&format!("launches-duty-{}", duty_percent.unwrap_or_default()));
+        // What the host needs between two requests is no pause.
+        let release = Nanos::from_millis(50);
+        let mut node = machine.deciding(LaunchOptions {
+            decided: true,
+            duty_percent,
+            release,
+            ..LaunchOptions::default()
+        });
+        let request = node.tenant("request", LS, 8, LONG);
+        let greedy = node.tenant("greedy", BE, 1, REQUEST);
+        let with = beside(vec![(request, 0), (greedy, 0)], TIME);
+        assert!(!with[0].is_empty());
+        let view = node.view(TenantId(2));
+        assert!(view.held_ns > Nanos::from_millis(100), "held for {}", view.held_ns);
+        view.launches
+    });
+    assert!(launches[1] > 2 * launches[0], "{launches:?} launches held, and for half of the time");
+}
+
 /// It has said that it is at work, and cannot take that back.
 #[test]
 fn nobody_is_held_for_one_that_was_killed() {

@@ -41,6 +41,7 @@ const TURNS: LaunchOptions = LaunchOptions {
     launches: 16,
     release: Nanos::from_micros(50),
     squeezed: None,
+    duty_percent: None,
     slice: Some(SLICE),
     turn: Nanos::from_millis(20),
     steered: true,

@@ -1,4 +1,5 @@
 use partywall_core::sm_arbiter::MAX_BACKOFF;
+use partywall_core::tenant::Share;
 use partywall_core::units::SmCount;
 use partywall_shim_api::page::SmSet;
 use proptest::prelude::*;
@@ -34,7 +35,18 @@ impl Scene {
     }
 
     fn add(&mut self, class: Class) {
-        let page = Arc::new(Mapped::create(1, 0, 0, None).unwrap().0);
+        self.add_page(class, Mapped::create(1, 0, 0, None).unwrap().0);
+    }
+
+    /// A best-effort process that can be squeezed.
+    fn add_squeezed(&mut self) {
+        let page = Mapped::create(1, 0, 0, None).unwrap().0;
+        page.header.set_squeezed(SmSet { first: 58, groups: 8, sms_per_group: 2 });
+        self.add_page(BE, page);
+    }
+
+    fn add_page(&mut self, class: Class, page: Mapped) {
+        let page = Arc::new(page);
         let number = self.pages.len() as u32;
         self.squeeze.add(self.now, ProcessId(u64::from(number)), TenantId(number), class, &page);
         self.pages.push(page);
@@ -189,6 +201,7 @@ fn options_are_parts_of_a_text() {
     let squeezed = |text| parse(text).map(|options| options.squeezed);
     assert_eq!(squeezed("squeezed=16"), Ok(Some(Share::Sms(SmCount(16)))));
     assert_eq!(squeezed("squeezed=12%,chunks=1"), Ok(Some(Share::Percent(12))));
+    assert_eq!(parse("duty=25%").map(|options| options.duty_percent), Ok(Some(25)));
     assert_eq!(parse("release=1ms").map(|options| options.release), Ok(Nanos::from_millis(1)));
     for (text, says) in [
         ("chunks=17", "1 to 16"),
@@ -199,6 +212,9 @@ fn options_are_parts_of_a_text() {
         ("squeezed=all", "write a percentage"),
         ("turn=100us", "1 to 1000 ms"),
         ("turn=2s", "1 to 1000 ms"),
+        ("duty=100%", "1% to 99%"),
+        ("duty=0%", "1% to 99%"),
+        ("duty=50", "1% to 99%"),
     ] {
         let error = parse(text).unwrap_err();
         assert!(error.contains(says), "{text}: {error}");
@@ -210,7 +226,7 @@ fn s7_a_setting_holds_for_those_that_are_there_and_those_that_come() {
     let mut scene = Scene::new(&[LS, BE]);
     scene.active(0, true);
     assert_eq!(scene.holds(), [false, true]);
-    let free = Setting { hold: false, squeezed: false, chunk: Nanos::from_micros(400) };
+    let free = Setting { hold: false, squeezed: false, duty_percent: 100, chunk: Nanos::from_micros(400) };
     scene.squeeze.set(scene.now, free);
     assert_eq!(scene.holds(), [false; 2]);
     scene.add(BE);
@@ -226,10 +242,7 @@ fn s7_a_setting_holds_for_those_that_are_there_and_those_that_come() {
 #[test]
 fn s8_who_has_a_squeezed_set_is_squeezed_and_not_held() {
     let mut scene = Scene::new(&[LS, BE]);
-    let page = Arc::new(Mapped::create(1, 0, 0, None).unwrap().0);
-    page.header.set_squeezed(SmSet { first: 58, groups: 8, sms_per_group: 2 });
-    scene.squeeze.add(scene.now, ProcessId(2), TenantId(2), BE, &page);
-    scene.pages.push(page);
+    scene.add_squeezed();
     scene.later(Nanos::from_millis(9));
     scene.later(Nanos::from_millis(9));
     scene.squeeze.set(scene.now, LaunchOptions::default().setting(true));
@@ -263,10 +276,44 @@ const SHORT: LaunchOptions = LaunchOptions {
     launches: 16,
     release: RELEASE,
     squeezed: None,
+    duty_percent: None,
     slice: Some(SLICE_MIN),
     turn: TURN,
     steered: true,
 };
+
+/// Best-effort processes work for half of the time beside a request, in chunks of 100 us.
+const HALF: LaunchOptions = LaunchOptions { duty_percent: Some(50), slice: None, ..SHORT };
+
+#[test]
+fn s10_beside_requests_they_work_for_a_part_of_the_time() {
+    let mut scene = Scene::with(&[LS, BE], HALF);
+    assert_eq!(scene.holds(), [false; 2], "nobody has a request");
+    scene.active(0, true);
+    assert_eq!(scene.holds(), [false, true], "no credit to begin with");
+    let chunk = |scene: &Scene, there: u32| scene.pages[1].shim.chunks[0].store(there, Ordering::Relaxed);
+    let (mut busy, mut free) = (0, 0);
+    for _ in 0..4_000 {
+        let may = !scene.holds()[1];
+        chunk(&scene, u32::from(may));
+        (busy, free) = if may { (busy + 1, free) } else { (busy, free + 1) };
+        assert!(scene.later(Nanos::from_micros(5)), "it is looked at all the time");
+    }
+    assert!((1_900..=2_100).contains(&busy), "at work in {busy} of {} looks", busy + free);
+    chunk(&scene, 0);
+    scene.active(0, false);
+    scene.later(Nanos::from_millis(10));
+    assert_eq!(scene.holds(), [false; 2], "all of the time is theirs");
+    // What is squeezed is held as well when its part is used up.
+    let mut scene = Scene::with(&[LS], HALF);
+    scene.add_squeezed();
+    scene.later(Nanos::from_millis(9));
+    scene.squeeze.set(scene.now, HALF.setting(true));
+    scene.active(0, true);
+    assert_eq!(scene.told()[1], 1);
+    scene.later(Nanos::from_micros(200));
+    assert_eq!(scene.told()[1], HOLD_SQUEEZED);
+}
 
 impl Scene {
     fn works(&mut self, process: usize, waits: bool, chunks: u32) {
@@ -369,13 +416,23 @@ fn settings_go_from_safe_to_free_and_have_the_one_that_was_asked_for() {
     let options = LaunchOptions::default();
     let settings = options.settings(false);
     assert_eq!(settings[0].to_string(), "held for requests, chunks of 25 us");
-    assert_eq!(settings[5].to_string(), "not held, chunks of 400 us");
-    assert!(settings.contains(&options.setting(false)) && settings.len() == 6);
+    assert_eq!(
+        settings[4].to_string(),
+        "not held, at work for 50 % of the time beside them, chunks of 100 us"
+    );
+    assert_eq!(settings[6].to_string(), "not held, chunks of 400 us");
+    assert!(settings.contains(&options.setting(false)) && settings.len() == 7);
     let squeezing = options.settings(true);
-    assert_eq!(squeezing[4].to_string(), "squeezed for requests, chunks of 100 us");
-    assert!(squeezing.contains(&options.setting(true)) && squeezing.len() == 8);
+    assert_eq!(squeezing[5].to_string(), "squeezed for requests, chunks of 100 us");
+    assert!(squeezing.contains(&options.setting(true)) && squeezing.len() == 10);
+    for squeezes in [false, true] {
+        let options = LaunchOptions { duty_percent: Some(30), ..options };
+        let setting = options.setting(squeezes);
+        assert_eq!((setting.hold, setting.squeezed, setting.duty_percent), (squeezes, squeezes, 30));
+        assert!(options.settings(squeezes).contains(&setting));
+    }
     let counted = LaunchOptions { chunk: Nanos::ZERO, ..options };
-    assert_eq!((counted.settings(false).len(), counted.settings(true).len()), (2, 3));
+    assert_eq!((counted.settings(false).len(), counted.settings(true).len()), (3, 5));
 }
 
 /// What can happen to three latency-sensitive and two best-effort processes.
@@ -386,6 +443,7 @@ enum Happens {
     Gone(usize),
     Measuring(u64),
     Setting(bool),
+    Duty(u32),
 }
 
 fn happens() -> impl Strategy<Value = Happens> {
@@ -395,6 +453,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         1 => (0usize..5).prop_map(Happens::Gone),
         1 => (0u64..5_000_000).prop_map(Happens::Measuring),
         1 => any::<bool>().prop_map(Happens::Setting),
+        1 => (1_u32..=100).prop_map(Happens::Duty),
     ]
 }
 
@@ -426,6 +485,11 @@ proptest! {
                     let setting = Setting { hold, ..LaunchOptions::default().setting(false) };
                     scene.squeeze.set(scene.now, setting);
                     is_held = hold;
+                }
+                Happens::Duty(duty_percent) => {
+                    let setting = LaunchOptions::default().setting(false);
+                    scene.squeeze.set(scene.now, Setting { hold: false, duty_percent, ..setting });
+                    is_held = false;
                 }
             }
             let holds = scene.holds();
