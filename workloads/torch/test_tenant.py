@@ -305,8 +305,9 @@ class Process(unittest.TestCase):
             self.assertEqual(process.stdout.read(), "")
 
     def test_it_ends_with_its_owner(self):
-        status, lines, _ = self.talk(["--fake", "stream"], [])
-        self.assertEqual((status, [next(iter(line)) for line in lines]), (0, ["ready"]))
+        for words in (["stream"], ["kernel", "softmax", "--launches", "8", "--evict-first"]):
+            status, lines, _ = self.talk(["--fake", *words], [])
+            self.assertEqual((status, [next(iter(line)) for line in lines]), (0, ["ready"]))
 
     def test_failures_are_said_on_both_streams(self):
         for words, lines, environment, expected in [
@@ -322,7 +323,7 @@ class Process(unittest.TestCase):
                 self.assertIn("tenant.py: ", err)
 
     def test_a_wrong_command_line_is_refused(self):
-        for words in [["network", "alexnet"], ["decode", "--batch", "0"], ["decode", "--batch", "x"], ["fault", "--after", "0"], ["fault", "--kind", "x"], []]:
+        for words in [["network", "alexnet"], ["decode", "--batch", "0"], ["decode", "--batch", "x"], ["fault", "--after", "0"], ["fault", "--kind", "x"], ["kernel", "sort"], ["kernel", "softmax", "--launches", "0"], []]:
             with self.subTest(words):
                 status, said, err = self.talk(words, [])
                 self.assertEqual((status, said), (2, []))

@@ -107,6 +107,7 @@ fn workloads(root: &Path) -> Result<Outcome> {
         return Ok(Outcome::Skipped("python3 is not installed".to_owned()));
     }
     execute(root, "python3 -m unittest discover -q -s workloads/checks", &[])?;
+    execute(root, "python3 -m unittest discover -q -s workloads/sides", &[])?;
     execute(root, "python3 -m unittest discover -q -s workloads/torch", &[])?;
     execute(root, "python3 -m unittest discover -q -s workloads/programs", &[])
 }

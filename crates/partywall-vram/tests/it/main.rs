@@ -1,6 +1,6 @@
 //! Kernels that a compiler made, rewritten: what is touched, and that nothing else is.
 //!
-//! The PTX in `tests/kernels` is what Triton 3.6 makes of kernels in `workloads/checks/ptx_kernels.py` for `sm_90a`:
+//! The PTX in `tests/kernels` is what Triton 3.6 makes of kernels in `workloads/torch/triton_kernels.py` for `sm_90a`:
 //! `TRITON_DISABLE_LINE_INFO=1 python3 workloads/checks/ptx_rewrite.py --compile-only --ptx DIR`. That script also has them assembled, and run.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper that fails fails its test")]
 
