@@ -44,7 +44,7 @@ fn outputs(root: &Path) -> Result<Vec<(PathBuf, String)>> {
 
 /// Records of what neighbours on sides did to each other, and which picture is made of each.
 const NEIGHBOURS: [(&str, &str); 4] = [
-    ("first-private", "long"),
+    ("interfere-long", "long"),
     ("interfere-requests", "interference"),
     ("interfere-held", "held"),
     ("sms", "knee"),

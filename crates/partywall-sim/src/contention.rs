@@ -10,7 +10,7 @@
 //! for nobody's data. The launch part fetches code and parameters, which nobody can place: where a wall isolates the data and
 //! not these (`sides`), some of them wait in the queue of the other side. That time is little below saturation and grows with
 //! what the other side is asked for beyond what it can move; work was measured to be untouched, in sets that fit the L2
-//! and in larger ones, beside accesses of any priority (`results/h200/sides/first-private.json` and `fits-l2.json`).
+//! and in larger ones, beside accesses of any priority (`results/h200/sides/interfere-long.json` and `fits-l2.json`).
 
 use crate::kernel::{Chip, Kernel, smooth};
 use crate::params::Params;

@@ -38,8 +38,11 @@ const SIDES: &[Recording] =
     recordings!["results/h200/sides/interfere-requests.json", "results/h200/sides/sms.json"];
 
 /// The same beside neighbours that are held below what fills their side.
-const SIDES_HELD_OUT: &[Recording] =
-    recordings!["results/h200/sides/interfere-held.json", "results/h200/sides/interfere-held-98.json"];
+const SIDES_HELD_OUT: &[Recording] = recordings![
+    "results/h200/sides/interfere-held.json",
+    "results/h200/sides/interfere-held-97.json",
+    "results/h200/sides/interfere-held-98.json"
+];
 
 /// The GPU on which they were made, and the networks of `profiles/networks`.
 pub(crate) const RECORDED_ON: &str = "h200";

@@ -171,7 +171,10 @@ fn tenants_on_sides_are_claimed_with_and_without_colors() {
 #[test]
 fn sides_become_claims_of_their_own() {
     let map = r#"{"gpu": "NVIDIA H200", "simulated": false, "command": "partywall vram map --fresh --json", "took_s": 0.72,
-        "gib": 138.2851, "sides": {"checked": 100000, "wrong": 0}}"#;
+        "cache": "ignored", "gib": 138.2851, "sides": {"checked": 100000, "wrong": 0}, "slices": null}"#;
+    let slices = r#"{"gpu": "NVIDIA H200", "simulated": false, "command": "partywall vram map --slices 1GiB --json", "took_s": 0.28,
+        "cache": "used", "gib": 138.2851, "sides": {"checked": 100000, "wrong": 0},
+        "slices": {"bytes": 1073741824, "checked": 90000, "took_s": 14.193}}"#;
     let summary = |p99: &str, graph: &str| {
         format!(
             r#"{{"long": {{"interference_p50_max": 1.0, "interference_p99_max": {p99}, "added_us_per_launch_max": null}},
@@ -190,17 +193,20 @@ fn sides_become_claims_of_their_own() {
     };
     let (private, paired) =
         (neighbours("private", "", &summary("2.5", graph)), neighbours("paired", "", "null"));
-    let held = neighbours("private", " --held 97", &summary("2.5", graph));
+    let held = neighbours("private", " --held 97.5", &summary("2.5", graph));
+    let long = neighbours("private", " --work long", &summary("2.5", "null")).replacen(graph, "null", 1);
     let files = [
         (LEDGER, "# The ledger.\n"),
         ("results/map.json", map),
+        ("results/slices.json", slices),
+        ("results/long.json", &long),
         ("results/private.json", &private),
         ("results/paired.json", &paired),
         ("results/held.json", &held),
     ];
     let scratch = Scratch::with("sides", &files);
-    let records =
-        ["map", "private", "paired", "held"].map(|name| PathBuf::from(format!("results/{name}.json")));
+    let records = ["map", "slices", "long", "private", "paired", "held"]
+        .map(|name| PathBuf::from(format!("results/{name}.json")));
     let report = run_with_rows(scratch.root(), &records).unwrap();
     assert_eq!(lines(&report.problems), Vec::<String>::new());
     let ledger = load(scratch.root()).unwrap();
@@ -208,9 +214,14 @@ fn sides_become_claims_of_their_own() {
     for (id, expected) in [
         ("sides.map_s", "0.720 s"),
         ("sides.map_gib", "138.285 GiB"),
+        ("sides.map_again_s", "0.280 s"),
         ("sides.wrong_probes", "0 1"),
-        ("sides.filling.long.interference_max", "1.005 ratio"),
-        ("sides.filling.long.interference_max.uncolored", "2.500 ratio"),
+        ("sides.slices_s", "14.193 s"),
+        ("sides.slices_checked", "90000 1"),
+        ("sides.long.interference_max", "1.005 ratio"),
+        ("sides.long.interference_max.uncolored", "2.500 ratio"),
+        ("sides.long.be_kept_min", "0.970 ratio"),
+        ("sides.held.long.interference_max", "1.005 ratio"),
         ("sides.filling.graph.added_us_per_launch_max", "4.900 us"),
         ("sides.filling.be_kept_min", "0.970 ratio"),
         ("sides.filling.be_kept_min.uncolored", "0.970 ratio"),

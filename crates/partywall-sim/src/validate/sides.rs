@@ -25,7 +25,7 @@ pub(super) const COMMAND: &str = "partywall vram interfere";
 const KNOWN_ON: (&str, &str) = ("h200", "NVIDIA H200");
 
 /// The fewest SMs of a side on which neighbours of 1 024 threads on each move 97 % of the most they can, alone:
-/// `load_sms` in `results/h200/sides/interfere-held.json`.
+/// `load_sms` in `results/h200/sides/interfere-held-97.json`.
 const FILLS: [(&str, u32); 4] =
     [("read", 38), ("read-evict-first", 42), ("write-evict-first", 38), ("mixed-evict-first", 28)];
 

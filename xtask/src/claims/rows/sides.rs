@@ -1,5 +1,6 @@
 //! Records of `partywall vram map` and `vram interfere`: `sides.<figure>`, with `paired` before it where tenants share pages, `filling` where
-//! neighbours take all that their side has instead of being held (`--held`), and `uncolored` behind it for the same SM sets without colors.
+//! neighbours take all that their side has instead of being held (`--held`), and `uncolored` behind it for the same SM sets without colors. It is
+//! the other way round for one long launch, which needs no neighbour that is held: `held` where one was.
 
 use serde_json::Value;
 
@@ -38,14 +39,7 @@ pub(super) fn of_map(record: &Value) -> Option<Vec<Entry>> {
         better,
         pointer: pointer.to_owned(),
     };
-    Some(vec![
-        entry(
-            "map_s",
-            format!("sides of all free memory of an {gpu}, with the check"),
-            "s",
-            "lower",
-            "/took_s",
-        ),
+    let mut entries = vec![
         entry("map_gib", format!("free memory of an {gpu} whose sides were found"), "GiB", "higher", "/gib"),
         entry(
             "wrong_probes",
@@ -54,37 +48,78 @@ pub(super) fn of_map(record: &Value) -> Option<Vec<Entry>> {
             "lower",
             "/sides/wrong",
         ),
+    ];
+    let (id, found) = match record["cache"].as_str() {
+        Some("used") => ("map_again_s", "with what was kept of an earlier map"),
+        _ => ("map_s", "found anew"),
+    };
+    let what =
+        format!("sides of all free memory of an {gpu}, {found}, with the check of {checked} fresh addresses");
+    entries.push(entry(id, what, "s", "lower", "/took_s"));
+    entries.extend(of_slices(&record["slices"], gpu).into_iter().flatten());
+    Some(entries)
+}
+
+/// Nothing where they were not looked for.
+fn of_slices(slices: &Value, gpu: &str) -> Option<[Entry; 2]> {
+    let gib = slices["bytes"].as_u64()? as f64 / f64::from(1 << 30);
+    let entry = |id: &str, what: String, unit, better, figure: &str| Entry {
+        id: format!("sides.{id}"),
+        what,
+        unit,
+        better,
+        pointer: format!("/slices/{figure}"),
+    };
+    let what = format!(
+        "fresh pairs of places of an {gpu} held against its map of slices; one that contends otherwise than the map says would have ended the \
+         command without a map"
+    );
+    Some([
+        entry(
+            "slices_s",
+            format!("L2 slices of {gib} GiB of an {gpu}, with the check"),
+            "s",
+            "lower",
+            "took_s",
+        ),
+        entry("slices_checked", what, "1", "higher", "checked"),
     ])
 }
 
 /// Nothing where it does not have neighbours on sides.
 pub(super) fn of_neighbours(record: &Value) -> Option<Vec<Entry>> {
     let summary = record["summary"].as_object().filter(|summary| summary.contains_key("colored"))?;
-    let paired = if record["pages"] == "paired" { "paired." } else { "" };
-    let held = held(record);
-    let (filling, who) = match held {
-        Some(_) => ("", "a held neighbour"),
-        None => ("filling.", "a neighbour that fills its side"),
+    let (paired, colored) = match record["pages"].as_str() {
+        Some("paired") => ("paired.", "each on its side of the same pages"),
+        _ => ("", "each on its side of the chip"),
     };
+    let held = held(record);
+    let who = if held.is_some() { "a held neighbour" } else { "a neighbour that fills its side" };
     let mut entries = Vec::new();
-    for (view, suffix, how) in [
-        ("colored", "", "each on its side of the chip"),
-        ("uncolored", ".uncolored", "on the same SMs, data on both sides"),
-    ] {
-        for work in ["long", "short", "graph"].into_iter().filter(|work| summary[view][*work].is_object()) {
-            let doing = doing(work, record)?;
+    for (view, suffix, how) in
+        [("colored", "", colored), ("uncolored", ".uncolored", "on the same SMs, data on both sides")]
+    {
+        let works = ["long", "short", "graph"].into_iter().filter(|work| summary[view][*work].is_object());
+        let works: Vec<&str> = works.collect();
+        for work in &works {
+            let (doing, beside) = (doing(work, record)?, beside(work, held));
             // Without colors it is not launches that wait.
             let figures = FIGURES.into_iter().filter(|(.., unit)| view == "colored" || *unit == "ratio");
             entries.extend(figures.map(|(figure, id, what, unit)| Entry {
-                id: format!("sides.{paired}{filling}{work}.{id}{suffix}"),
+                id: format!("sides.{paired}{beside}{work}.{id}{suffix}"),
                 what: format!("{doing} beside {who}, {how}: {what}"),
                 unit,
                 better: "lower",
                 pointer: format!("/summary/{view}/{work}/{figure}"),
             }));
         }
+        // What all works together say, but for one long launch by itself.
+        let beside = match *works {
+            ["long"] => format!("{}long.", beside("long", held)),
+            _ => beside("short", held).to_owned(),
+        };
         entries.push(Entry {
-            id: format!("sides.{paired}{filling}be_kept_min{suffix}"),
+            id: format!("sides.{paired}{beside}be_kept_min{suffix}"),
             what: match held {
                 Some(percent) => format!(
                     "rate of a neighbour on the fewest SMs that move {percent} % of the most over the most that it moves alone on its half, {how}, the \
@@ -100,6 +135,16 @@ pub(super) fn of_neighbours(record: &Value) -> Option<Vec<Entry>> {
         });
     }
     Some(entries)
+}
+
+/// What the neighbour does, where it is not what goes without saying.
+fn beside(work: &str, held: Option<&str>) -> &'static str {
+    match (work, held) {
+        ("long", None) => "",
+        ("long", Some(_)) => "held.",
+        (_, None) => "filling.",
+        (_, Some(_)) => "",
+    }
 }
 
 /// Per cent of the most that neighbours were held to.

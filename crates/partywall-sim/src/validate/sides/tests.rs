@@ -27,6 +27,7 @@ fn errors_stay_where_they_were_found() {
     for (name, pairs, median, largest) in [
         ("interfere-requests", 32, 0.12, 0.44),
         ("sms", 80, 0.04, 0.46),
+        ("interfere-held-97", 32, 0.03, 0.10),
         ("interfere-held", 32, 0.03, 0.10),
         ("interfere-held-98", 32, 0.03, 0.12),
     ] {
@@ -86,7 +87,7 @@ fn damaged_records_are_refused() {
     assert!(refused("\"launches\": 4", "\"launches\": 0").contains("one launch"));
     let long = refused("\"launches\": 4", "\"launches\": 4000000");
     assert!(long.contains("at most 1000 launches"), "{long}");
-    let negative = refused("\"p50_us\": 1", "\"p50_us\": -1");
+    let negative = refused("\"p50_us\": ", "\"p50_us\": -");
     assert!(negative.starts_with("r.json: rows[0]: times and rates are"), "{negative}");
     assert!(refused("\"rows\"", "\"lines\"").contains("missing field `rows`"));
 }

@@ -42,8 +42,10 @@ pub(super) fn figure(id: &str, rows: &[Row]) -> Option<Picture> {
     let most = rows.iter().map(|row| factor(row)).filter(|factor| factor.is_finite()).fold(1.5, f64::max);
     let works: Vec<(Work, &str)> =
         WORKS.into_iter().filter(|(work, _)| rows.iter().any(|row| row.work == *work)).collect();
-    let title =
-        format!("{} beside a neighbour / alone in the same partition", if tails { "p99" } else { "median" });
+    let title = format!(
+        "{} beside a neighbour / alone in the same partition, by threads of the tenant on each SM",
+        if tails { "p99" } else { "median" }
+    );
     let content = html! {
         text class="axis" x="2" y="14" text-anchor="start" { (title) }
         @for (place, (_, class, name)) in VIEWS.into_iter().enumerate() {
