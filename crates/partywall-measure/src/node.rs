@@ -216,6 +216,7 @@ fn facts(view: &TenantView) -> NodeRecord {
     };
     let mut counted = named(&COUNTED);
     counted.insert("held_ns".to_owned(), view.held_ns.0);
+    counted.insert("busy_ns".to_owned(), view.busy_ns.0);
     counted.insert("memory_refusals".to_owned(), view.memory.refusals);
     // A time is written with its unit there.
     let mut stood = named(&STANDS);

@@ -153,6 +153,9 @@ pub struct TenantView {
     pub slice_ns: Nanos,
     /// Time that launches waited for their turn, summed up over threads.
     pub held_ns: Nanos,
+    /// For how long the device was busy with its launches, summed up over streams, as far as is known: those of best-effort tenants, while launches
+    /// are decided about.
+    pub busy_ns: Nanos,
     /// Launches onto its squeezed set, a piece of a graph being one.
     pub squeezed_launches: u64,
     /// Launches that went to its own set while it was squeezed, because they cannot go there.
@@ -319,6 +322,7 @@ pub(crate) mod tests {
             graphs_unsqueezed: 0,
             slice_ns: Nanos::ZERO,
             held_ns: Nanos::ZERO,
+            busy_ns: Nanos::ZERO,
             squeezed_launches: 0,
             unsqueezed_launches: 0,
             resizes: 0,

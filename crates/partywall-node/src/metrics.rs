@@ -404,6 +404,13 @@ const METRICS: &[Metric] = &[
         samples: |node| each(node, |tenant| tenant.held_ns.as_secs()),
     },
     Metric {
+        name: "partywall_tenant_device_busy_seconds",
+        kind: Kind::Counter,
+        labels: TENANT,
+        help: "For how long the device was busy with launches of a best-effort tenant, summed up over streams, while launches are decided about",
+        samples: |node| each(node, |tenant| tenant.busy_ns.as_secs()),
+    },
+    Metric {
         name: "partywall_tenant_entry_points",
         kind: Kind::Gauge,
         labels: &["tenant", "disposition"],

@@ -22,7 +22,7 @@ pub mod page;
 pub mod socket;
 
 /// The version of page and frames together. Both sides must have the same one.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// What can go wrong between shim and node.
 #[derive(Debug, thiserror::Error)]

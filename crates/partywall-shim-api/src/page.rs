@@ -297,6 +297,8 @@ pub struct ShimSide {
     pub resize_ns: AtomicU64,
     /// The longest of these since the node last stored 0 here.
     pub longest_resize_ns: AtomicU64,
+    /// For how long the device was busy with chunks of launches, as far as is known, summed up over streams.
+    pub busy_ns: AtomicU64,
     /// The time slice that the kernel's driver has taken for the process ([`NodeSide::slice_us`]); 0 before that, and where it was refused.
     pub slice_us: AtomicU32,
     /// Launches that wait: for their turn, for a chunk to be through, or because they are held.

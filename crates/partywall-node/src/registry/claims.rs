@@ -37,6 +37,7 @@ pub(crate) struct Counters {
     pub(crate) launches: u64,
     pub(crate) graph_launches: u64,
     pub(crate) held_ns: u64,
+    pub(crate) busy_ns: u64,
     pub(crate) squeezed_launches: u64,
     pub(crate) unsqueezed_launches: u64,
     pub(crate) resizes: u64,
@@ -82,6 +83,7 @@ impl Counters {
         sum(&mut self.launches, other.launches);
         sum(&mut self.graph_launches, other.graph_launches);
         sum(&mut self.held_ns, other.held_ns);
+        sum(&mut self.busy_ns, other.busy_ns);
         sum(&mut self.squeezed_launches, other.squeezed_launches);
         sum(&mut self.unsqueezed_launches, other.unsqueezed_launches);
         sum(&mut self.resizes, other.resizes);
@@ -95,7 +97,7 @@ impl Claims {
     pub(crate) fn read(&mut self, page: &Page) -> bool {
         let mut sense = true;
         let shim = &page.shim;
-        let Counters { copies, launches, graph_launches, held_ns, .. } = &mut self.counters;
+        let Counters { copies, launches, graph_launches, held_ns, busy_ns, .. } = &mut self.counters;
         for (known, side) in copies.iter_mut().zip(&shim.copies) {
             sense &= grown(&mut known.bytes, &side.done, BYTES);
             sense &= grown(&mut known.copies, &side.copies, EVENTS);
@@ -106,6 +108,7 @@ impl Claims {
         sense &= grown(launches, &shim.launches, EVENTS);
         sense &= grown(graph_launches, &shim.graph_launches, EVENTS);
         sense &= grown(held_ns, &shim.held_ns, WAITED_NS);
+        sense &= grown(busy_ns, &shim.busy_ns, WAITED_NS);
         let Counters { squeezed_launches, unsqueezed_launches, resizes, allocations, refusals, .. } =
             &mut self.counters;
         sense &= grown(squeezed_launches, &shim.squeezed_launches, EVENTS);

@@ -259,7 +259,7 @@ fn who_does_not_belong_is_told_why() {
     });
     let cases = [
         (Token::from_bytes([9; 16]), VERSION, "no tenant has this token"),
-        (token, VERSION + 1, "speaks version 8, the node version 7; start the tenant again"),
+        (token, VERSION + 1, "speaks version 9, the node version 8; start the tenant again"),
     ];
     for (token, version, says) in cases {
         let text = Shim::join(&bench.socket(), token, version, 0).err().unwrap();

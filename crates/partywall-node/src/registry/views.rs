@@ -120,6 +120,7 @@ impl State {
             graphs_unsqueezed: graphs(2),
             slice_ns: longest(|levels| u64::from(levels.slice_us) * 1_000),
             held_ns: Nanos(counters.held_ns),
+            busy_ns: Nanos(counters.busy_ns),
             squeezed_launches: counters.squeezed_launches,
             unsqueezed_launches: counters.unsqueezed_launches,
             resizes: counters.resizes,

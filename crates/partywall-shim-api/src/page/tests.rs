@@ -4,8 +4,8 @@ use super::*;
 
 /// Whoever changes this changes [`VERSION`]: a shim of yesterday may be running inside a tenant.
 #[test]
-fn the_layout_is_that_of_version_7() {
-    assert_eq!(VERSION, 7);
+fn the_layout_is_that_of_version_8() {
+    assert_eq!(VERSION, 8);
     let at = [
         ("header", offset_of!(Page, header), 0),
         ("header.version", offset_of!(Page, header.version), 8),
@@ -45,8 +45,9 @@ fn the_layout_is_that_of_version_7() {
         ("shim.fault_code", offset_of!(Page, shim.0.fault_code), 4920),
         ("shim.squeezed_launches", offset_of!(Page, shim.0.squeezed_launches), 4928),
         ("shim.longest_resize_ns", offset_of!(Page, shim.0.longest_resize_ns), 4960),
-        ("shim.slice_us", offset_of!(Page, shim.0.slice_us), 4968),
-        ("shim.unmarked", offset_of!(Page, shim.0.unmarked), 4976),
+        ("shim.busy_ns", offset_of!(Page, shim.0.busy_ns), 4968),
+        ("shim.slice_us", offset_of!(Page, shim.0.slice_us), 4976),
+        ("shim.unmarked", offset_of!(Page, shim.0.unmarked), 4984),
     ];
     for (name, found, expected) in at {
         assert_eq!(found, expected, "{name}");
@@ -98,7 +99,10 @@ fn what_is_no_page_of_this_version_is_refused() {
     let (page, file) = Mapped::create(1, 1, 0, None).unwrap();
     page.header.version.store(VERSION + 1, Ordering::Relaxed);
     let message = Mapped::open(&file).unwrap_err().to_string();
-    assert!(message.contains("version 7") && message.contains("one version of Partywall"), "{message}");
+    assert!(
+        message.contains(&format!("version {VERSION}")) && message.contains("one version of Partywall"),
+        "{message}"
+    );
     let short = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();
     let message = Mapped::open(&short).unwrap_err().to_string();
     assert!(message.contains("0 bytes") && message.contains("8192 bytes, sealed"), "{message}");

@@ -79,11 +79,15 @@ impl Took {
         wanted.next(now, chunk_size::Took { launches, at_least, at_most })
     }
 
-    /// What a launch took, or a graph, that was a chunk of its own. Where looks were far apart, what it took for certain.
-    pub(super) fn of_one(&self) -> Option<u64> {
+    /// For how long the device was busy with it. Where looks were far apart, for how long it was for certain.
+    pub(super) fn busy_ns(&self) -> u64 {
         let is_sharp = self.at_most_ns - self.at_least_ns <= self.at_least_ns / 2;
-        let ns = if is_sharp { self.at_most_ns } else { self.at_least_ns };
-        (self.chunk.launches == 1 && self.at_least_ns > 0).then_some(ns)
+        if is_sharp { self.at_most_ns } else { self.at_least_ns }
+    }
+
+    /// What a launch took, or a graph, that was a chunk of its own.
+    pub(super) fn of_one(&self) -> Option<u64> {
+        (self.chunk.launches == 1 && self.at_least_ns > 0).then(|| self.busy_ns())
     }
 }
 
@@ -269,6 +273,9 @@ mod tests {
             assert!(expect.contains(&machine.size), "kernels of {kernel}: {}", machine.size);
             let longest = machine.found.iter().map(|(real, _)| *real).max().unwrap();
             assert!(longest <= TARGET.max(kernel) * 6 / 5, "kernels of {kernel}: {longest}");
+            let real: u64 = machine.found.iter().map(|(real, _)| real).sum();
+            let known: u64 = machine.found.iter().map(|(_, took)| took.busy_ns()).sum();
+            assert!(known.abs_diff(real) < real / 10, "kernels of {kernel}: busy for {known} of {real}");
         }
         let longest = |machine: &Machine| machine.found.iter().filter_map(|(_, took)| took.of_one()).max();
         let found = longest(&run(std::iter::repeat(1_400_000), LAUNCH, 20)).unwrap();

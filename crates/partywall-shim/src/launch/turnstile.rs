@@ -325,6 +325,7 @@ fn look(page: &Page) {
 
 /// What follows from what a chunk took.
 fn learn(page: &Page, took: &Took) {
+    page.shim.busy_ns.fetch_add(took.busy_ns(), Ordering::Relaxed);
     if let Some(ns) = took.of_one() {
         page.shim.longest_launch_ns.fetch_max(ns, Ordering::Relaxed);
     }

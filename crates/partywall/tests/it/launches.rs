@@ -63,6 +63,7 @@ fn a_neighbour_goes_on_beside_requests_for_a_part_of_the_time() {
         assert!(!with[0].is_empty());
         let view = node.view(TenantId(2));
         assert!(view.held_ns > Nanos::from_millis(100), "held for {}", view.held_ns);
+        assert!(view.busy_ns > Nanos::ZERO, "{} launches took no time", view.launches);
         view.launches
     });
     assert!(launches[1] > 2 * launches[0], "{launches:?} launches held, and for half of the time");

@@ -156,6 +156,7 @@ fn rubbish_in_every_field_of_a_page_harms_nobody_else() {
             &tenant.launches,
             &tenant.graph_launches,
             &tenant.held_ns,
+            &tenant.busy_ns,
             &tenant.memory_bytes,
             &tenant.allocations,
             &tenant.refusals,

@@ -62,7 +62,7 @@ fn programs_as_they_are_run_behind_a_node_and_parts_become_one_record() {
     assert_eq!((&storm["sms"], &storm["guaranteed"]), (&66.into(), &true.into()));
     assert!(count(storm, "held_ns") > 0 && count(storm, "launches") > 0, "{storm}");
     let request = node(&first, "mps be=66sms decided", "request");
-    assert_eq!((&request["sms"], count(request, "held_ns")), (&Value::Null, 0));
+    assert_eq!((&request["sms"], count(request, "held_ns"), count(request, "busy_ns")), (&Value::Null, 0, 0));
     // Nothing decides about launches there, and nothing confines.
     let storm = node(&first, "time-slicing straight", "storm");
     assert_eq!((&storm["sms"], count(storm, "held_ns")), (&Value::Null, 0));
