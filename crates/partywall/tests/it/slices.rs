@@ -76,7 +76,9 @@ fn best_effort_tenants_with_short_slices_compute_one_at_a_time() {
         let requests = request.end();
         let [first, second] = [first, second].map(|tenant| tenant.end().len());
         assert!(!requests.is_empty() && first > 0 && second > 0);
-        if (seen.late, seen.overlaps, seen.shared) == (0, 0, false) && slices == [LS_SLICE, SLICE, SLICE] {
+        // One who is not through in time overlaps with the next; nearly all would if nobody waited.
+        let is_alone = (seen.overlaps, seen.shared) == (0, false) && slices == [LS_SLICE, SLICE, SLICE];
+        if seen.late == 0 && (is_alone || (seen.overlaps > 0 && 10 * seen.overlaps < seen.turns)) {
             Ok(())
         } else {
             Err(format!("{seen:?} {slices:?}"))
