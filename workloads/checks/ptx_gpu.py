@@ -141,11 +141,6 @@ class Gpu:
         """Whether what belongs to the other color has its pattern still."""
         return all(bool((self.memory[part] == PATTERN).all()) for part in self.others.split(1 << 15))
 
-    def values(self, case, places):
-        """The arguments of a launch, in their order."""
-        names = [name for name in case.kernel.arg_names if name not in case.constants]
-        return [places.get(name, case.arguments[name]) for name in names]
-
     def piece(self, launch, count):
         """Milliseconds of so many launches."""
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))

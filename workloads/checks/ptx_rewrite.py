@@ -221,7 +221,7 @@ def run(gpu, case, ptx, shared, codes, row, rounds, at, expected_to=None):
     def first(variant, places):
         at(case.name, variant)
         function = gpu.load(codes[variant], name, shared)
-        launches[variant] = gpu.launch(function, case.grid, threads, shared, packed(types, gpu.values(case, places)))
+        launches[variant] = gpu.launch(function, case.grid, threads, shared, packed(types, case.values(places)))
         launches[variant]()
         # So that what goes wrong goes wrong here.
         gpu.torch.cuda.synchronize()

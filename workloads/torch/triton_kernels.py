@@ -1,4 +1,4 @@
-"""Triton kernels in the manner of Triton's tutorials, of every kind that the rewriter is tried on: for `ptx_rewrite.py`, and for tenants (`placed`).
+"""Triton kernels in the manner of Triton's tutorials, of every kind that the rewriter is tried on: for `ptx_rewrite.py`, and for tenants (`compiled`).
 
 Each `Case` says which arguments a kernel takes, so that it can be compiled without a GPU and launched with one. A `Tensor` has a shape, a type
 and what it is filled with; what else is in `arguments` is a number. Integers in sums keep them independent of the order of atomic operations."""
@@ -320,11 +320,14 @@ class Case:
             made[name] = data.to(kinds[value.dtype])
         return made
 
+    def values(self, places):
+        """The arguments of a launch, in their order; `places` has those that are tensors, by name."""
+        names = [name for name in self.kernel.arg_names if name not in self.constants]
+        return [places.get(name, self.arguments[name]) for name in names]
+
     def launch(self, tensors):
         """By Triton, on these tensors."""
-        names = [name for name in self.kernel.arg_names if name not in self.constants]
-        values = [tensors.get(name, self.arguments[name]) for name in names]
-        self.kernel[self.grid](*values, **self.constants, num_warps=self.num_warps, num_stages=self.num_stages)
+        self.kernel[self.grid](*self.values(tensors), **self.constants, num_warps=self.num_warps, num_stages=self.num_stages)
 
     def compiled(self, arch=90):
         """What Triton makes of it; needs no GPU."""

@@ -48,8 +48,7 @@ impl DutyCycle {
     /// From `now` on, when a request begins. `percent` is 1 to 100; what is beyond is taken for the next of these.
     pub fn new(now: Nanos, percent: u32, quantum: Nanos) -> Self {
         let percent = percent.clamp(1, WHOLE_PERCENT);
-        let is_open = percent == WHOLE_PERCENT;
-        Self { percent, quantum, credit: 0, looked_at: now, was_busy: false, is_open }
+        Self { percent, quantum, credit: 0, looked_at: now, was_busy: false, is_open: false }
     }
 
     /// Whether best-effort tenants may launch, after a look at `now` that found them with work on the device or not.

@@ -350,6 +350,10 @@ impl<P: Prober> Search<'_, P> {
         self.sides.and_then(|sides| sides.of(address))
     }
 
+    fn is_across(&self, (one, other): &(Address, Address)) -> bool {
+        self.side(*one) != self.side(*other)
+    }
+
     /// The slices of a page that is like one before, if it is.
     fn like(
         &mut self,
@@ -533,9 +537,8 @@ impl<P: Prober> Search<'_, P> {
         let is_otherwise =
             |(one, other): (Address, Address), contend: bool| (map.of(one) == map.of(other)) != contend;
         let contend = self.contend(&pairs)?;
-        let is_across = |(one, other): &(Address, Address)| self.side(*one) != self.side(*other);
         let mut across =
-            Across { pairs: pairs.iter().filter(|pair| is_across(pair)).count() as u64, contend: 0 };
+            Across { pairs: pairs.iter().filter(|pair| self.is_across(pair)).count() as u64, contend: 0 };
         let suspects: Vec<(Address, Address)> = pairs
             .into_iter()
             .zip(contend)
@@ -547,7 +550,7 @@ impl<P: Prober> Search<'_, P> {
             match (is_otherwise(*pair, contend), contend) {
                 (false, _) => {}
                 (true, false) => apart += 1,
-                (true, true) if self.side(pair.0) != self.side(pair.1) => across.contend += 1,
+                (true, true) if self.is_across(pair) => across.contend += 1,
                 (true, true) => together += 1,
             }
         }

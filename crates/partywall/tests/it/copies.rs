@@ -8,7 +8,7 @@ use partywall_core::tenant::{Class, TenantId};
 use partywall_core::units::Nanos;
 
 use crate::bench::{Machine, beside, quantile_ms, rates};
-use crate::patience::in_one_of_three;
+use crate::patience::in_one_of;
 
 const LARGE: &str = "copies-h2d,size=32MiB";
 const SMALL: &str = "copy-h2d,size=64KiB";
@@ -19,7 +19,7 @@ const BE: Class = Class::BestEffort;
 
 #[test]
 fn small_copies_wait_for_packets_and_not_for_copies() {
-    in_one_of_three(small_beside_large);
+    in_one_of(3, small_beside_large);
 }
 
 fn small_beside_large() -> Result<(), String> {
@@ -45,7 +45,7 @@ fn small_beside_large() -> Result<(), String> {
 
 #[test]
 fn tenants_that_copy_all_the_time_share_by_weight() {
-    in_one_of_three(weights_1_2_4);
+    in_one_of(3, weights_1_2_4);
 }
 
 fn weights_1_2_4() -> Result<(), String> {

@@ -21,10 +21,10 @@ pub(crate) fn until_or(mut done: impl FnMut() -> bool, what: impl Fn() -> String
     }
 }
 
-/// What is about times holds if it holds in one of three tries: a machine that does other things as well keeps some waiting, and not always
+/// What is about times holds if it holds in one of some tries: a machine that does other things as well keeps some waiting, and not always
 /// the same.
 #[track_caller]
-pub(crate) fn in_one_of_three(try_it: impl Fn() -> Result<(), String>) {
-    let failed: Vec<String> = (0..3).map_while(|_| try_it().err()).collect();
-    assert!(failed.len() < 3, "in none of three tries: {failed:#?}");
+pub(crate) fn in_one_of(tries: usize, try_it: impl Fn() -> Result<(), String>) {
+    let failed: Vec<String> = (0..tries).map_while(|_| try_it().err()).collect();
+    assert!(failed.len() < tries, "in none of {tries} tries: {failed:#?}");
 }

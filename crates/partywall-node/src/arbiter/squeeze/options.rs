@@ -97,6 +97,20 @@ impl fmt::Display for Setting {
 }
 
 impl LaunchOptions {
+    /// What [`Default`] gives, for constants.
+    pub const DEFAULT: Self = Self {
+        decided: false,
+        chunks: 2,
+        chunk: Nanos::from_micros(100),
+        launches: 16,
+        release: Nanos::from_micros(50),
+        squeezed: None,
+        duty_percent: None,
+        slice: None,
+        turn: TURN,
+        steered: true,
+    };
+
     /// Whether one best-effort process at a time computes: slices are so short that two would only change hands, and who launches can be
     /// held.
     pub fn takes_turns(&self) -> bool {
@@ -136,13 +150,12 @@ impl LaunchOptions {
             .into_iter()
             .filter(|(_, squeezed, _)| squeezes || !squeezed)
             .flat_map(|(hold, squeezed, all)| {
-                all.iter().map(move |&(chunk, percent)| (hold, squeezed, chunk, percent))
-            })
-            .map(|(hold, squeezed, chunk, duty_percent)| Setting {
-                hold,
-                squeezed,
-                duty_percent,
-                chunk: Nanos(chunk),
+                all.iter().map(move |&(chunk, duty_percent)| Setting {
+                    hold,
+                    squeezed,
+                    duty_percent,
+                    chunk: Nanos(chunk),
+                })
             })
             .collect();
         settings.dedup();
@@ -152,18 +165,7 @@ impl LaunchOptions {
 
 impl Default for LaunchOptions {
     fn default() -> Self {
-        Self {
-            decided: false,
-            chunks: 2,
-            chunk: Nanos::from_micros(100),
-            launches: 16,
-            release: Nanos::from_micros(50),
-            squeezed: None,
-            duty_percent: None,
-            slice: None,
-            turn: TURN,
-            steered: true,
-        }
+        Self::DEFAULT
     }
 }
 

@@ -269,18 +269,8 @@ fn s8_who_has_a_squeezed_set_is_squeezed_and_not_held() {
     assert_eq!(told(&scene), ([0, 0], 0, scene.now.0));
 }
 
-const SHORT: LaunchOptions = LaunchOptions {
-    decided: true,
-    chunks: 2,
-    chunk: Nanos::from_micros(100),
-    launches: 16,
-    release: RELEASE,
-    squeezed: None,
-    duty_percent: None,
-    slice: Some(SLICE_MIN),
-    turn: TURN,
-    steered: true,
-};
+const SHORT: LaunchOptions =
+    LaunchOptions { decided: true, release: RELEASE, slice: Some(SLICE_MIN), ..LaunchOptions::DEFAULT };
 
 /// Best-effort processes work for half of the time beside a request, in chunks of 100 us.
 const HALF: LaunchOptions = LaunchOptions { duty_percent: Some(50), slice: None, ..SHORT };
